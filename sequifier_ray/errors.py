@@ -1,0 +1,50 @@
+"""Errors meant for the user: each carries the exit code that the command line ends with."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class SequifierRayError(ValueError):
+    """Something the user can mend; the text says what is wrong and what to do."""
+
+    exit_code: ClassVar[int] = 5
+
+
+class ConfigError(SequifierRayError):
+    """Usage or configuration (exit code 2)."""
+
+    exit_code = 2
+
+
+class DataError(SequifierRayError):
+    """Input tables, shards or metadata (exit code 3)."""
+
+    exit_code = 3
+
+
+class ClusterError(SequifierRayError):
+    """Cluster, resources or process start (exit code 4)."""
+
+    exit_code = 4
+
+
+class TrainingError(SequifierRayError):
+    """Training itself failed (exit code 5)."""
+
+    exit_code = 5
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known names closest to a mistyped one, as the end of a sentence; empty if none is close.
+
+    >>> nearest("batchsize", ["batch_size", "seed"])
+    ' (did you mean "batch_size"?)'
+    """
+    by_folded = {k.casefold(): k for k in known}
+    close = difflib.get_close_matches(name.casefold(), by_folded, n=3, cutoff=0.6)
+    if not close:
+        return ""
+    return " (did you mean " + " or ".join(f'"{by_folded[c]}"' for c in close) + "?)"
