@@ -1,0 +1,1 @@
+"""From tables to shards: read, validate, fit vocabularies and statistics, encode, publish."""

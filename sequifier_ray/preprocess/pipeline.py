@@ -1,0 +1,105 @@
+"""The passes of `preprocess`: read, order, split, fit, write, publish."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sequifier_ray.config.preprocess import PreprocessConfig
+    from sequifier_ray.preprocess.write import SplitSummary
+
+LARGE_VOCABULARY = 100_000
+
+
+@dataclass(frozen=True)
+class PreprocessSummary:
+    """What a run read and wrote; `dropped_events` by reason, `seconds` by pass."""
+
+    description_path: str
+    rows: int
+    sequences: int
+    splits: tuple[SplitSummary, ...]
+    dropped_events: dict[str, int]
+    seconds: dict[str, float]
+
+
+@dataclass
+class Stopwatch:
+    """Seconds by pass, in the order of the passes."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Time one pass."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+
+
+def preprocess(config: PreprocessConfig, report: Callable[[str], None]) -> PreprocessSummary:
+    """Turn the input table into the shards and metadata of every split, all published at once.
+
+    `n_cores` is the number of polars threads; it has an effect only in a process that has not used polars
+    yet, as in the command line. Raises ConfigError or DataError; earlier results are then as they were.
+    """
+    if config.n_cores is not None:
+        os.environ["POLARS_MAX_THREADS"] = str(config.n_cores)
+    from sequifier_ray.preprocess.fit import fit_description
+    from sequifier_ray.preprocess.ordering import order_events
+    from sequifier_ray.preprocess.publish import recover, staged
+    from sequifier_ray.preprocess.source import read_source
+    from sequifier_ray.preprocess.splits import cut_splits, sequence_lengths
+    from sequifier_ray.preprocess.write import outputs_of, write_results
+
+    outputs = outputs_of(config)
+    for line in _settings_without_effect(config):
+        report(line)
+    if recover(outputs):
+        report("cleared what an interrupted run had left")
+    watch = Stopwatch()
+    with watch.measure("read"):
+        table, roles = read_source(config, report)
+    with watch.measure("order"):
+        table = order_events(table)
+    with watch.measure("split"):
+        splits = cut_splits(table, config)
+    with watch.measure("fit"):
+        description = fit_description(config, table, roles.columns, splits)
+    for name, count in description.n_classes.items():
+        if count > LARGE_VOCABULARY:
+            report(f'warning: column "{name}" has {count:,} classes, and its embedding as many rows')
+    with watch.measure("write"), staged(outputs) as folder:
+        split_summaries = write_results(folder, table, splits, description, report)
+    kept = sum(segments.n_events for segments in splits)
+    dropped = len(table.sequence_ids) - kept
+    reason = "after int(sum of split_ratios * n) of their sequence"
+    if dropped:
+        report(f"{dropped:,} events dropped: {reason} (the ratios sum to less than 1 in floating point)")
+    return PreprocessSummary(
+        description_path=str(outputs.description),
+        rows=len(table.sequence_ids),
+        sequences=len(sequence_lengths(table.sequence_ids)[0]),
+        splits=split_summaries,
+        dropped_events={reason: dropped} if dropped else {},
+        seconds=watch.seconds,
+    )
+
+
+def _settings_without_effect(config: PreprocessConfig) -> list[str]:
+    lines = []
+    if "batches_per_file" in config.model_fields_set:
+        lines.append("warning: batches_per_file has no effect: shards are cut at 64 MB, at least 8 per split")
+    if config.continue_preprocessing:
+        lines.append(
+            "warning: continue_preprocessing has no effect: results are published whole at the end of a run, "
+            "so an interrupted run is simply run again"
+        )
+    if not config.process_by_file:
+        lines.append("warning: process_by_file: false has no effect: files are always read one at a time")
+    return lines

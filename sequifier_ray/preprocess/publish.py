@@ -1,0 +1,138 @@
+"""All results of a run become visible together, or the earlier ones stay.
+
+A run builds in `data/.<name>-preprocess/new`. To publish, earlier results of the same name move to
+`retiring` beside it, which is then renamed `previous`; the new ones take their places, one rename each,
+the description last; `previous` becomes `obsolete` and is deleted. So `previous` exists exactly while
+whatever is in place is new but perhaps not complete, and a run that fails, or the next one after a kill,
+knows what to undo.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sequifier_ray.errors import DataError
+
+DESCRIPTION = "description.json"
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where the results of `name` lie: splits in `data_folder`, the description in a file of its own."""
+
+    name: str
+    data_folder: Path
+    description: Path
+
+    @property
+    def staging(self) -> Path:
+        """The folder of a run at work."""
+        return self.data_folder / f".{self.name}-preprocess"
+
+    @property
+    def new(self) -> Path:
+        """What the run builds."""
+        return self.staging / "new"
+
+    @property
+    def retiring(self) -> Path:
+        """Earlier results while some of them are still in place."""
+        return self.staging / "retiring"
+
+    @property
+    def previous(self) -> Path:
+        """All earlier results while new ones take their places."""
+        return self.staging / "previous"
+
+    def target(self, entry: str) -> Path:
+        """The published place of an entry of the folders above."""
+        return self.description if entry == DESCRIPTION else self.data_folder / entry
+
+    def published(self) -> list[str]:
+        """Entries that an earlier run published, in any output form."""
+        pattern = re.compile(re.escape(self.name) + r"-split\d+(\.(parquet|csv|metadata\.json))?")
+        entries = [p.name for p in self.data_folder.iterdir() if pattern.fullmatch(p.name)]
+        return sorted(entries) + [DESCRIPTION] * self.description.exists()
+
+
+def recover(outputs: Outputs) -> bool:
+    """Clear what a killed run left: earlier results come back unless all new ones were in place.
+    True when there was something to clear."""
+    if not outputs.staging.exists():
+        return False
+    if outputs.previous.exists() and any(outputs.new.iterdir()):
+        for entry in outputs.published():
+            target = outputs.target(entry)
+            shutil.rmtree(target) if target.is_dir() else target.unlink()
+        os.rename(outputs.previous, outputs.retiring)
+    if outputs.retiring.exists():
+        for path in sorted(outputs.retiring.iterdir()):
+            os.rename(path, outputs.target(path.name))
+    _remove_staging(outputs)
+    return True
+
+
+@contextmanager
+def staged(outputs: Outputs) -> Iterator[Path]:
+    """The folder to build in; on leaving without an error everything in it is published.
+
+    Raises DataError, naming the path, where the disk is full or not writable.
+    """
+    try:
+        outputs.new.mkdir(parents=True)
+        yield outputs.new
+        _publish(outputs)
+    except BaseException as error:
+        recover(outputs)
+        if isinstance(error, OSError) and error.errno is not None:
+            raise _write_error(outputs, error) from error
+        raise
+    _remove_staging(outputs)
+
+
+def _publish(outputs: Outputs) -> None:
+    entries = sorted(p.name for p in outputs.new.iterdir() if p.name != DESCRIPTION)
+    outputs.description.parent.mkdir(parents=True, exist_ok=True)
+    _flush(outputs.new)
+    outputs.retiring.mkdir()
+    for entry in outputs.published():
+        os.rename(outputs.target(entry), outputs.retiring / entry)
+    os.rename(outputs.retiring, outputs.previous)
+    for entry in [*entries, DESCRIPTION]:
+        os.rename(outputs.new / entry, outputs.target(entry))
+
+
+def _remove_staging(outputs: Outputs) -> None:
+    if outputs.previous.exists():
+        os.rename(outputs.previous, outputs.staging / "obsolete")
+    shutil.rmtree(outputs.staging)
+
+
+def _flush(folder: Path) -> None:
+    """Bytes on disk before names point to them."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+
+def _write_error(outputs: Outputs, error: OSError) -> DataError:
+    place = error.filename or outputs.data_folder
+    remedy = (
+        "free space or point project_root elsewhere"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        else "check that the folder may be written to"
+    )
+    return DataError(
+        f"cannot write {place}: {error.strerror}; {remedy}. Results of earlier runs are as they were"
+    )

@@ -1,0 +1,142 @@
+"""Which part of every sequence lies in which split."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sequifier_ray.errors import ConfigError, DataError
+from sequifier_ray.preprocess.columns import EventTable, Int64
+
+if TYPE_CHECKING:
+    from sequifier_ray.config.preprocess import PreprocessConfig
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The segments of one split, in the order of the sequences: all arrays int64 `[n_segments]`.
+
+    Segment s is rows `start_rows[s]` to `start_rows[s] + lengths[s]` of the sorted table.
+    """
+
+    start_rows: Int64
+    lengths: Int64
+
+    @property
+    def n_events(self) -> int:
+        """Events of all segments together."""
+        return int(self.lengths.sum())
+
+    def slice(self, start: int, stop: int) -> Segments:
+        """Segments start to stop."""
+        return Segments(self.start_rows[start:stop], self.lengths[start:stop])
+
+    def rows(self) -> Int64:
+        """Row of every event, int64 `[n_events]`, without a loop over segments."""
+        starts_in_split = np.cumsum(self.lengths) - self.lengths
+        return np.repeat(self.start_rows - starts_in_split, self.lengths) + np.arange(self.n_events)
+
+
+def sequence_lengths(sequence_ids: Int64) -> tuple[Int64, Int64]:
+    """First row and number of rows of every sequence of a sorted id column, both `[n_sequences]`."""
+    first_rows = np.flatnonzero(np.append(True, sequence_ids[1:] != sequence_ids[:-1]))
+    return first_rows, np.diff(first_rows, append=len(sequence_ids))
+
+
+def within_sequence_bounds(lengths: Int64, ratios: Sequence[float]) -> Int64:
+    """Upper bounds int(cumsum(ratios) * n) of every split in every sequence, `[n_sequences, n_splits]`."""
+    return (np.cumsum(ratios)[None, :] * lengths[:, None]).astype(np.int64)
+
+
+def between_sequence_split(sequence_ids: Int64, ratios: Sequence[float], seed: int) -> Int64:
+    """Split of every sequence: the first 8 bytes of sha256("<seed>:<sequenceId>") over 2^64, looked up in
+    cumsum(ratios)."""
+    prefix = hashlib.sha256(f"{seed}:".encode())
+    digests = bytearray()
+    for sequence_id in sequence_ids.tolist():
+        digest = prefix.copy()
+        digest.update(str(sequence_id).encode())
+        digests += digest.digest()[:8]
+    fractions = np.frombuffer(bytes(digests), ">u8") / 2.0**64
+    splits = np.searchsorted(np.cumsum(ratios), fractions, side="right")
+    return np.minimum(splits, len(ratios) - 1)
+
+
+def boundary_value(value: object) -> int:
+    """One of `split_values` as an integer: itself, or microseconds since 1970 (no time zone means UTC)."""
+    if isinstance(value, int):
+        return value
+    moment = value
+    if isinstance(moment, str):
+        try:
+            moment = datetime.fromisoformat(moment.replace("Z", "+00:00"))
+        except ValueError as error:
+            raise ConfigError(
+                f"split_values: {value!r} is neither an integer nor an ISO timestamp"
+            ) from error
+    if isinstance(moment, date) and not isinstance(moment, datetime):
+        moment = datetime(moment.year, moment.month, moment.day)
+    if not isinstance(moment, datetime):
+        raise ConfigError(f"split_values: {value!r} is neither an integer nor an ISO timestamp")
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    span = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+
+
+def value_cutoff_bounds(table: EventTable, first_rows: Int64, boundaries: Int64, column: str) -> Int64:
+    """Upper bounds of every split in every sequence, `[n_sequences, n_splits]`; a value equal to a
+    boundary lies in the later split. Raises DataError where the column decreases within a sequence."""
+    values = table.split_values
+    assert values is not None
+    ids = table.sequence_ids
+    falls = np.flatnonzero((ids[1:] == ids[:-1]) & (values[1:] < values[:-1]))
+    if len(falls):
+        row = falls[0] + 1
+        raise DataError(
+            f'split_column "{column}" decreases {len(falls):,} time{"s" * (len(falls) > 1)} within a sequence, '
+            f"first in sequenceId {ids[row]} at itemPosition {table.item_positions[row]}; "
+            "value_cutoff needs a column that never decreases within a sequence"
+        )
+    counts = [np.add.reduceat((values < b).astype(np.int64), first_rows) for b in boundaries]
+    lengths = np.diff(first_rows, append=len(ids))
+    return np.stack([*counts, lengths], axis=1)
+
+
+def cut_splits(table: EventTable, config: PreprocessConfig) -> tuple[Segments, ...]:
+    """The segments of every split; segments without events do not exist. Raises DataError when a split
+    has none at all."""
+    first_rows, lengths = sequence_lengths(table.sequence_ids)
+    if config.split_method == "value_cutoff":
+        assert config.split_column is not None and config.split_values is not None
+        boundaries = np.array([boundary_value(value) for value in config.split_values], np.int64)
+        upper = value_cutoff_bounds(table, first_rows, boundaries, config.split_column)
+    elif config.split_method == "within_sequence":
+        upper = within_sequence_bounds(lengths, _ratios(config))
+    else:
+        split = between_sequence_split(table.sequence_ids[first_rows], _ratios(config), config.seed)
+        is_past = split[:, None] <= np.arange(len(_ratios(config)))[None, :]
+        upper = np.where(is_past, lengths[:, None], 0)
+    lower = np.concatenate([np.zeros((len(upper), 1), np.int64), upper[:, :-1]], axis=1)
+    splits = []
+    for i in range(upper.shape[1]):
+        has_events = upper[:, i] > lower[:, i]
+        starts = first_rows[has_events] + lower[has_events, i]
+        splits.append(Segments(starts, (upper - lower)[has_events, i]))
+        if not has_events.any():
+            raise DataError(
+                f"split {i} of {upper.shape[1]} has no events: the {config.split_method} split of "
+                f"{len(lengths):,} sequences (longest: {lengths.max():,} events) leaves nothing for it; "
+                f"change {'split_values' if config.split_values else 'split_ratios'}, or give more data"
+            )
+    return tuple(splits)
+
+
+def _ratios(config: PreprocessConfig) -> Sequence[float]:
+    assert config.split_ratios is not None
+    return config.split_ratios

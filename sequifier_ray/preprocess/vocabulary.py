@@ -1,0 +1,147 @@
+"""Ids of categories and statistics of reals: fitted on some rows, or taken from an earlier run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from sequifier_ray.errors import DataError
+from sequifier_ray.preprocess.columns import CodedColumn, Float64, Int64
+
+UNKNOWN_ID = 0
+OTHER_ID = 1
+MASK_ID = 2
+FIRST_ID = 3
+SPECIAL_TOKEN_IDS = {"[unknown]": UNKNOWN_ID, "[other]": OTHER_ID, "[mask]": MASK_ID}
+IdMap = dict[str, int]
+# (x - mean) / (std + this), as Sequifier has it
+STD_OFFSET = 1e-9
+BLOCK_ROWS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, mean and sum of squared deviations of some numbers; those of two parts give those of both
+    (Chan, Golub, LeVeque 1983)."""
+
+    count: int
+    mean: float
+    squared_deviations: float
+
+    @staticmethod
+    def of(values: Float64) -> Moments:
+        """The moments of finite float64 values; zeros for none."""
+        if not len(values):
+            return Moments(0, 0.0, 0.0)
+        mean = float(values.mean())
+        deviations = values - mean
+        return Moments(len(values), mean, float(deviations @ deviations))
+
+    def merge(self, other: Moments) -> Moments:
+        """The moments of both parts together."""
+        count = self.count + other.count
+        if not self.count:
+            return other
+        delta = other.mean - self.mean
+        mean = self.mean + delta * other.count / count
+        between = delta * delta * self.count * other.count / count
+        return Moments(count, mean, self.squared_deviations + other.squared_deviations + between)
+
+    @property
+    def std(self) -> float:
+        """Sample standard deviation (n - 1); 0 for fewer than two values."""
+        return float(np.sqrt(self.squared_deviations / (self.count - 1))) if self.count > 1 else 0.0
+
+
+def fit_moments(column: Float64, rows: Int64) -> Moments:
+    """The moments of some rows of a column, a block of rows at a time."""
+    moments = Moments(0, 0.0, 0.0)
+    for start in range(0, len(rows), BLOCK_ROWS):
+        moments = moments.merge(Moments.of(column[rows[start : start + BLOCK_ROWS]]))
+    return moments
+
+
+def normalize(values: Float64, mean: float, std: float) -> Float64:
+    """(x - mean) / (std + 1e-9); zeros for a constant column, whose rounding would be blown up."""
+    if std == 0.0:
+        return np.zeros_like(values)
+    return (values - mean) / (std + STD_OFFSET)
+
+
+def values_in(column: CodedColumn, rows: Int64) -> pl.Series:
+    """The distinct values of a column in some rows, sorted."""
+    codes = column.codes[rows]
+    occurs = np.bincount(codes[codes >= 0], minlength=len(column.values)) > 0
+    return column.values.filter(pl.Series(occurs))
+
+
+def build_id_map(values: Iterable[str | int]) -> IdMap:
+    """Ids from 3 in sorted order of distinct values: strings by code point, integers by value.
+
+    The names of special tokens keep the reserved ids; maps of strings list [unknown] and [other] too.
+
+    >>> build_id_map(["b", "a"])
+    {'a': 3, 'b': 4, '[unknown]': 0, '[other]': 1}
+    >>> build_id_map([10, 9])
+    {'9': 3, '10': 4}
+    """
+    integers: list[int] = []
+    strings: list[str] = []
+    for value in values:
+        if isinstance(value, str):
+            strings.append(value)
+        else:
+            integers.append(value)
+    keys = [str(i) for i in sorted(integers)] + sorted(set(strings) - set(SPECIAL_TOKEN_IDS))
+    id_map = {key: FIRST_ID + i for i, key in enumerate(keys)}
+    if strings:
+        id_map |= {"[unknown]": UNKNOWN_ID, "[other]": OTHER_ID}
+    return id_map
+
+
+def n_classes(id_map: Mapping[str, int]) -> int:
+    """Largest id + 1; never below 3, the reserved ids."""
+    return max(max(id_map.values(), default=0), MASK_ID) + 1
+
+
+def ids_of_values(values: pl.Series, id_map: Mapping[str, int]) -> Int64:
+    """Id of each of the distinct values, and one place more, [unknown], that the null code -1 finds.
+
+    Values that the map does not list are [other]; names of special tokens are those tokens.
+    """
+    known = SPECIAL_TOKEN_IDS | dict(id_map) if values.dtype == pl.String else id_map
+    ids = [known.get(str(value), OTHER_ID) for value in values.to_list()]
+    return np.array([*ids, UNKNOWN_ID], np.int64)
+
+
+def read_precomputed_map(path: str, column: str) -> IdMap:
+    """A map of the user's own, `configs/id_maps/<column>.json`: distinct integer ids from 3.
+
+    Raises DataError when the file is missing, is not such a map, or holds ids below 3.
+    """
+    try:
+        with open(path, encoding="utf-8") as stream:
+            content = json.load(stream)
+    except FileNotFoundError as error:
+        raise DataError(
+            f'use_precomputed_maps: "{column}" needs the file {path}, which does not exist'
+        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict) or not content:
+        raise DataError(f"{path} must hold an object of value: id pairs, ids from {FIRST_ID}")
+    data_ids = set()
+    for value, identity in content.items():
+        reserved = SPECIAL_TOKEN_IDS.get(value)
+        allowed = isinstance(identity, int) and not isinstance(identity, bool)
+        if not allowed or (identity != reserved and identity < FIRST_ID) or identity in data_ids:
+            raise DataError(
+                f"{path}: the id of {value!r} is {identity!r}; ids are distinct integers from {FIRST_ID} "
+                "(0 [unknown], 1 [other] and 2 [mask] are reserved)"
+            )
+        data_ids.add(identity)
+    return dict(content)
