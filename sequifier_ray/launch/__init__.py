@@ -1,0 +1,1 @@
+"""How worker processes start: Ray Train, torchrun, spawn, or this process. No training logic."""

@@ -1,0 +1,212 @@
+"""Checkpoints: a folder per saved step, written by all ranks, complete once it has its name.
+
+``checkpoints/<model>/step-<update>/`` holds torch.distributed.checkpoint files of every rank and
+``state.json``, which lists them with their sizes. A folder is written under another name and renamed when
+everything is in it; a folder whose files do not match its list is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from sequifier_ray import storage
+from sequifier_ray.errors import ConfigError, TrainingError
+from sequifier_ray.train.parallel import Strategy
+from sequifier_ray.train.state import STATE_FORMAT, STATE_VERSION, TrainState
+
+_STEP = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True)
+class SavedStep:
+    """A complete checkpoint folder and the state in it."""
+
+    path: str
+    state: TrainState
+
+    @property
+    def age_key(self) -> tuple[float, int]:
+        """Later runs and later updates compare greater."""
+        return (self.state.run_started_s, self.state.update)
+
+
+@dataclass(frozen=True)
+class StepFolders:
+    """The checkpoints of one model. Only rank 0 lists, renames and deletes."""
+
+    folder: str
+    keep: int
+
+    def complete(self, on_damaged: Callable[[str], None] | None = None) -> list[SavedStep]:
+        """Complete steps, oldest first. ``on_damaged`` is told of folders that are passed over, and why."""
+        if not storage.exists(self.folder):
+            return []
+        steps = []
+        for name in storage.list_names(self.folder):
+            if _STEP.fullmatch(name):
+                path = storage.join(self.folder, name)
+                problem, state = _read_state(path)
+                if state is not None:
+                    steps.append(SavedStep(path, state))
+                elif on_damaged is not None:
+                    on_damaged(f"{path} is passed over: {problem}")
+        return sorted(steps, key=lambda step: step.age_key)
+
+    def path_of(self, update: int) -> str:
+        return storage.join(self.folder, f"step-{update:08d}")
+
+    def prune(self, run_id: str) -> None:
+        """Delete steps of this run beyond the newest ``keep`` and its best one; other runs' stay."""
+        own = [step for step in self.complete() if step.state.run_id == run_id]
+        if not own:
+            return
+        best_update = own[-1].state.best_update
+        for step in own[: -self.keep]:
+            if step.state.update != best_update:
+                storage.delete_folder(step.path)
+
+    def delete_other_runs(self, run_id: str) -> None:
+        """Delete what earlier runs left, once this one has ended well."""
+        for step in self.complete():
+            if step.state.run_id != run_id:
+                storage.delete_folder(step.path)
+
+    def delete_partial(self) -> None:
+        """Delete what a killed run was writing."""
+        if storage.exists(self.folder):
+            for name in storage.list_names(self.folder):
+                if name.endswith(".partial"):
+                    storage.delete_folder(storage.join(self.folder, name))
+
+
+def _read_state(path: str) -> tuple[str, TrainState | None]:
+    """The state of a step folder; or what is wrong with it, and None."""
+    manifest = storage.join(path, "state.json")
+    if not storage.exists(manifest):
+        return "it has no state.json", None
+    try:
+        values = json.loads(storage.read_text(manifest))
+    except json.JSONDecodeError as error:
+        return f"state.json cannot be read ({error})", None
+    if values.get("format") != STATE_FORMAT or values.get("version") != STATE_VERSION:
+        return f"state.json has format {values.get('format')} version {values.get('version')}", None
+    for name, n_bytes in values["files"].items():
+        found = storage.file_bytes(storage.join(path, name))
+        if found != n_bytes:
+            return f"{name} has {found} bytes instead of {n_bytes}", None
+    return "", TrainState.from_json(values)
+
+
+def save(
+    folders: StepFolders,
+    state: TrainState,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    strategy: Strategy,
+) -> str:
+    """Write weights, optimizer state and ``state`` as one step folder; all ranks take part.
+
+    Returns the folder's path. Earlier steps are pruned only after this one is complete.
+
+    Raises:
+        TrainingError: the storage did not take it; earlier steps are untouched.
+    """
+    target = folders.path_of(state.update)
+    partial = target + ".partial"
+    if strategy.rank == 0:
+        folders.delete_partial()
+        storage.make_folder(partial)
+    strategy.barrier()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            weights, moments = get_state_dict(strategy.unwrap(model), optimizer)
+            dcp.save(
+                {"model": weights, "optimizer": moments},
+                storage_writer=FileSystemWriter(partial),
+                no_dist=strategy.world_size == 1,
+            )
+    except (CheckpointException, OSError, RuntimeError) as error:
+        raise TrainingError(
+            f"the checkpoint {target} could not be written ({_cause(error)}); earlier checkpoints are untouched. "
+            "Mend the storage and run again with resume: {policy: if_exists}"
+        ) from error
+    if strategy.rank == 0:
+        files = {name: storage.file_bytes(storage.join(partial, name)) for name in storage.list_names(partial)}
+        manifest = json.dumps({**state.to_json(), "files": files}, indent=1)
+        storage.write_atomic(storage.join(partial, "state.json"), manifest)
+        storage.publish_folder(partial, target)
+        folders.prune(state.run_id)
+    return target
+
+
+def _cause(error: BaseException) -> str:
+    """The first failure that a distributed checkpoint error wraps, in one line."""
+    if isinstance(error, CheckpointException) and error.failures:
+        rank, (cause, _) = sorted(error.failures.items())[0]
+        return f"rank {rank}: {cause}"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def load(step: SavedStep, model: nn.Module, optimizer: torch.optim.Optimizer, strategy: Strategy) -> None:
+    """Restore weights and optimizer state, whatever world size and strategy wrote them.
+
+    Raises:
+        ConfigError: the checkpoint belongs to a model with other parameters.
+    """
+    plain = strategy.unwrap(model)
+    weights, moments = get_state_dict(plain, optimizer)
+    _check_shapes(step.path, weights)
+    contents: dict[str, Any] = {"model": weights, "optimizer": moments}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(contents, storage_reader=FileSystemReader(step.path), no_dist=strategy.world_size == 1)
+        set_state_dict(
+            plain, optimizer, model_state_dict=contents["model"], optim_state_dict=contents["optimizer"]
+        )
+
+
+def load_weights(path: str) -> dict[str, torch.Tensor]:
+    """The full float32 weights of a step folder in host memory, read by this process alone."""
+    reader = FileSystemReader(path)
+    shapes = _saved_shapes(reader)
+    weights = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in shapes.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load({"model": weights}, storage_reader=reader, no_dist=True)
+    return weights
+
+
+def _saved_shapes(reader: FileSystemReader) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    entries = reader.read_metadata().state_dict_metadata
+    return {
+        name.removeprefix("model."): (entry.size, entry.properties.dtype)
+        for name, entry in entries.items()
+        if name.startswith("model.") and isinstance(entry, TensorStorageMetadata)
+    }
+
+
+def _check_shapes(path: str, weights: dict[str, Any]) -> None:
+    saved = {name: tuple(size) for name, (size, _) in _saved_shapes(FileSystemReader(path)).items()}
+    wanted = {name: tuple(value.shape) for name, value in weights.items()}
+    different = [name for name in sorted(saved.keys() | wanted.keys()) if saved.get(name) != wanted.get(name)]
+    if different:
+        first = different[0]
+        raise ConfigError(
+            f"the checkpoint {path} belongs to another model: {len(different)} parameters differ, first {first} "
+            f"(checkpoint {saved.get(first, 'none')}, config {wanted.get(first, 'none')}); use the model section it was "
+            "trained with, another model_name, or resume: {policy: never}"
+        )

@@ -1,0 +1,177 @@
+"""The training loop, the same for every launcher: load → step → report → validate → save."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from sequifier_ray.config.train import TrainConfig
+from sequifier_ray.data.loader import ShardLoader
+from sequifier_ray.data.order import EpochOrder, Plan
+from sequifier_ray.train import checkpoint
+from sequifier_ray.train.evaluate import evaluate
+from sequifier_ray.train.export import export_model
+from sequifier_ray.train.optim import step_on_epoch
+from sequifier_ray.train.preflight import samples_per_update
+from sequifier_ray.train.recorder import Recorder
+from sequifier_ray.train.saving import SaveClock
+from sequifier_ray.train.setup import Session, set_up
+from sequifier_ray.train.step import update
+from sequifier_ray.train.worker import WorkerContext
+
+
+def run(config: TrainConfig, context: WorkerContext) -> dict[str, Any]:
+    """Train as ``config`` says, as one rank of ``context``; returns the summary.
+
+    Its ``status`` is "done", or "stopped" when the run was asked to stop and has saved.
+
+    Raises:
+        SequifierRayError: a mistake of the user's, or a loss that is not finite; on every rank.
+    """
+    session = set_up(config, context)
+    settings = config.global_training
+    with Recorder(session) as recorder:
+        if session.resumed_at is None and settings.calculate_validation_loss_on_initialization:
+            validate(session, recorder)
+        while session.state.epoch < config.training_plan.epochs and not _is_stale(session):
+            if not train_epoch(session, recorder):
+                save(session, recorder)
+                context.line(f"stopped on request at step {session.state.update}; run again to go on")
+                return recorder.summary("stopped", {})
+            finish_epoch(session, recorder)
+        return finish(session, recorder)
+
+
+def train_epoch(session: Session, recorder: Recorder) -> bool:
+    """Do what is left of the current epoch; False if the run was asked to stop before its end."""
+    config, context, strategy = session.config, session.context, session.strategy
+    settings = config.global_training
+    loader = _open_loader(session)
+    clock = SaveClock(settings)
+    with loader:
+        recorder.throughput.start()
+        for batches in loader:
+            number = session.state.update + 1
+            _seed_dropout(config.seed, number, context.rank)
+            # Rank 0's wishes travel with the token counts, so that all ranks act on them at this update.
+            flags = torch.tensor([context.stop_requested(), context.is_lead and clock.is_due(number)])
+            result = update(
+                session.model,
+                session.objective,
+                session.optimizer,
+                strategy,
+                batches.micro_batches,
+                flags,
+                settings.gradient_clip,
+                want_norm=number % settings.log_interval == 0,
+            )
+            if settings.scheduler_step_on == "batch":
+                session.scheduler.step()
+            session.state = replace(
+                session.state,
+                update=number,
+                samples_seen=session.state.samples_seen + batches.n_real,
+                plan=batches.plan_after,
+            )
+            recorder.after_update(result, batches)
+            stop, save_now = (value > 0 for value in result.flags.tolist())
+            if stop:
+                return False
+            if save_now:
+                save(session, recorder)
+                clock.saved()
+    recorder.throughput.pause()
+    return True
+
+
+def finish_epoch(session: Session, recorder: Recorder) -> None:
+    """Close the epoch's books; validate, advance the schedule, and save where it is due."""
+    config, settings = session.config, session.config.global_training
+    recorder.end_epoch()
+    epoch = session.state.epoch + 1
+    session.state = replace(session.state, epoch=epoch, plan=None)
+    loss = validate(session, recorder) if config.evaluation else None
+    if loss is not None:
+        session.state = session.state.after_validation(loss)
+    if settings.scheduler_step_on == "epoch":
+        step_on_epoch(session.scheduler, loss)
+    is_last = epoch == config.training_plan.epochs or _is_stale(session)
+    if is_last or epoch % settings.save_interval_epochs == 0 or (loss is not None and session.state.is_best):
+        save(session, recorder)
+
+
+def validate(session: Session, recorder: Recorder) -> float | None:
+    """The validation loss now, written down; None without a validation split."""
+    dataset = session.ground.validation
+    if dataset is None:
+        return None
+    started_s = time.perf_counter()
+    batch_size = session.config.global_training.inference_batch_size
+    validation = evaluate(session.model, session.objective, dataset, session.strategy, batch_size)
+    recorder.validated(validation, time.perf_counter() - started_s)
+    return validation.loss
+
+
+def save(session: Session, recorder: Recorder) -> None:
+    """Write a checkpoint of this moment; a loss that is not finite is never saved."""
+    recorder.throughput.pause()
+    recorder.log_interval()
+    session.state = replace(session.state, scheduler=session.scheduler.state_dict())
+    checkpoint.save(session.folders, session.state, session.model, session.optimizer, session.strategy)
+    recorder.throughput.start()
+
+
+def finish(session: Session, recorder: Recorder) -> dict[str, Any]:
+    """Export the last and the best model from their checkpoints, and sum up."""
+    recorder.throughput.pause()
+    models: dict[str, str] = {}
+    if session.context.is_lead:
+        own = [s for s in session.folders.complete() if s.state.run_id == session.state.run_id]
+        best = [s for s in own if s.state.update == own[-1].state.best_update]
+        for suffix, step in (("last", own[-1]), *(("best", step) for step in best)):
+            models[suffix] = export_model(session.config, session.ground.description, step, suffix)
+        session.folders.delete_other_runs(session.state.run_id)
+    return recorder.summary("done", models)
+
+
+def _open_loader(session: Session) -> ShardLoader:
+    """The rest of the epoch for this rank, cut for the present world size."""
+    state, context, settings = session.state, session.context, session.config.global_training
+    order = EpochOrder(
+        state.order.seed,
+        state.epoch,
+        session.ground.train.shard_sample_counts,
+        state.order.shuffle_shards,
+        state.order.file_order,
+    )
+    n_samples = samples_per_update(session.config)
+    if state.plan is None:
+        streams = state.data_streams if state.data_streams % context.world_size == 0 else context.world_size
+        plan = Plan.start(state.order.n_samples, streams, n_samples)
+    else:
+        plan = replace(state.plan, samples_per_update=n_samples)
+    return ShardLoader(
+        session.ground.train,
+        order,
+        plan.for_world_size(context.world_size),
+        context.rank,
+        context.world_size,
+        settings.batch_size,
+        pin_memory=context.device.type == "cuda",
+    )
+
+
+def _seed_dropout(seed: int, number: int, rank: int) -> None:
+    """Randomness of update ``number`` on ``rank``, whatever came before: no generator state is saved."""
+    digest = hashlib.sha256(f"{seed}:{number}:{rank}".encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def _is_stale(session: Session) -> bool:
+    """Whether the validation loss has not improved for ``early_stopping_epochs`` epochs."""
+    patience = session.config.global_training.early_stopping_epochs
+    return patience is not None and session.state.stale_epochs >= patience

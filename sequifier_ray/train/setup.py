@@ -1,0 +1,168 @@
+"""From a configuration and a rank to a session that is ready for its next update."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from sequifier_ray import storage
+from sequifier_ray.config.train import TrainConfig
+from sequifier_ray.errors import ConfigError, DataError, SequifierRayError
+from sequifier_ray.model.network import build_model
+from sequifier_ray.model.objectives import CausalObjective
+from sequifier_ray.train import checkpoint
+from sequifier_ray.train.checkpoint import SavedStep, StepFolders
+from sequifier_ray.train.optim import build_optimizer, build_scheduler
+from sequifier_ray.train.parallel import Strategy, choose_strategy
+from sequifier_ray.train.preflight import Ground, choose_resume, folders, survey
+from sequifier_ray.train.state import OrderKey, TrainState
+from sequifier_ray.train.worker import WorkerContext
+
+
+@dataclass
+class Session:
+    """All that a run holds in one process. ``state`` is replaced after every update."""
+
+    config: TrainConfig
+    context: WorkerContext
+    ground: Ground
+    strategy: Strategy
+    model: nn.Module
+    objective: CausalObjective
+    optimizer: torch.optim.Optimizer
+    scheduler: LRScheduler
+    folders: StepFolders
+    state: TrainState
+    resumed_at: int | None
+
+
+def set_up(config: TrainConfig, context: WorkerContext) -> Session:
+    """Build model, optimizer and schedule on this rank and restore the checkpoint to go on from.
+
+    Raises:
+        SequifierRayError: on every rank, whichever rank found the mistake.
+    """
+    strategy = choose_strategy(config, context.device, context.rank, context.world_size)
+    ground = _survey_together(config, strategy)
+    for warning in ground.warnings:
+        context.warn(warning)
+    _set_numerics(config)
+    model = strategy.prepare(
+        lambda: build_model(config.model, ground.description, config.global_training.context_length), config.seed
+    )
+    objective = CausalObjective(config.model, config.dataset, ground.description)
+    optimizer = build_optimizer(config, list(model.parameters()))
+    scheduler = build_scheduler(config, optimizer)
+    state, step = _starting_point(config, context, ground, strategy)
+    if step is not None:
+        checkpoint.load(step, model, optimizer, strategy)
+        scheduler.load_state_dict(step.state.scheduler)
+        context.line(f"resuming from step {step.state.update} ({step.path})")
+    else:
+        context.line("no checkpoint to resume from: starting at step 0")
+    resumed_at = None if step is None else step.state.update
+    return Session(
+        config, context, ground, strategy, model, objective, optimizer, scheduler, folders(config), state, resumed_at
+    )
+
+
+def _survey_together(config: TrainConfig, strategy: Strategy) -> Ground:
+    """Every rank looks at the data itself; all agree that it is the same, or all raise."""
+    ground, error = None, None
+    try:
+        ground = survey(config)
+    except SequifierRayError as found:
+        error = found
+    findings = strategy.gather_objects((socket.gethostname(), ground and ground.fingerprints, error))
+    for rank, (host, _, failure) in enumerate(findings):
+        if failure is not None:
+            place = f" (seen by rank {rank} on node {host})" if strategy.world_size > 1 else ""
+            raise type(failure)(f"{failure}{place}") from failure
+    lead_host, lead_print, _ = findings[0]
+    for rank, (host, fingerprints, _) in enumerate(findings):
+        if fingerprints != lead_print:
+            raise DataError(
+                f"rank {rank} on node {host} sees another data set than rank 0 on node {lead_host}: "
+                f"{config.project_root} is not the same folder on both; put project_root on storage that all nodes share"
+            )
+    assert ground is not None
+    return ground
+
+
+def _set_numerics(config: TrainConfig) -> None:
+    torch.manual_seed(config.seed)
+    torch.set_float32_matmul_precision(config.global_training.float32_matmul_precision)
+    torch.use_deterministic_algorithms(config.global_training.enforce_determinism)
+
+
+def _starting_point(
+    config: TrainConfig, context: WorkerContext, ground: Ground, strategy: Strategy
+) -> tuple[TrainState, SavedStep | None]:
+    """The state to start with and the checkpoint it came from; rank 0 looks, all others are told."""
+    found: tuple[str, float, SavedStep | None] | SequifierRayError | None = None
+    damaged: list[str] = []
+    if context.is_lead:
+        try:
+            found = _look_for_run(config, context, damaged)
+        except SequifierRayError as error:
+            found = error
+        for text in damaged:
+            context.warn(f"checkpoint {text}")
+    found = strategy.from_lead(found)
+    if isinstance(found, SequifierRayError):
+        raise found
+    assert found is not None
+    run_id, run_started_s, step = found
+    settings = config.global_training
+    key = OrderKey(
+        seed=config.seed,
+        n_samples=ground.train.n_samples,
+        shuffle_shards=settings.shuffle_shards,
+        file_order=config.dataset.part.file_order,
+        fingerprint=ground.train.fingerprint,
+    )
+    if step is None:
+        streams = settings.data_streams or context.world_size
+        return TrainState(key, streams, run_id=run_id, run_started_s=run_started_s), None
+    _check_order(step, key)
+    return replace(step.state, order=key), step
+
+
+def _look_for_run(
+    config: TrainConfig, context: WorkerContext, damaged: list[str]
+) -> tuple[str, float, SavedStep | None]:
+    """Run id, its start in Unix seconds and the checkpoint to go on from. ``run.json`` names the current run."""
+    place = folders(config).folder
+    marker = storage.join(place, "run.json")
+    current: dict[str, Any] = {}
+    if context.is_restart and storage.exists(marker):
+        current = json.loads(storage.read_text(marker))
+    step = choose_resume(config, context.is_restart, current.get("run_id", ""), damaged)
+    if step is not None:
+        current = {"run_id": step.state.run_id, "run_started_s": step.state.run_started_s}
+    elif not current:
+        current = {"run_id": uuid.uuid4().hex, "run_started_s": time.time()}
+    storage.make_folder(place)
+    storage.write_atomic(marker, json.dumps(current))
+    return current["run_id"], current["run_started_s"], step
+
+
+def _check_order(step: SavedStep, key: OrderKey) -> None:
+    """In mid-epoch the order of samples must be the one the checkpoint was made under."""
+    if step.state.plan is None:
+        return
+    for name, saved in vars(step.state.order).items():
+        wanted = getattr(key, name)
+        if saved != wanted:
+            raise ConfigError(
+                f"cannot go on from {step.path}: it lies within an epoch whose order depends on {name}, which was {saved} "
+                f"and now is {wanted}; restore it, or start anew with resume: {{policy: never}}"
+            )

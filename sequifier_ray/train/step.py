@@ -1,0 +1,72 @@
+"""One optimizer update, from micro-batches to new weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sequifier_ray.data.batch import SequenceBatch
+from sequifier_ray.model.objectives import CausalObjective
+from sequifier_ray.train.parallel import Strategy
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """Figures of one update; tensors stay on the device until somebody needs them.
+
+    ``local_loss`` (T,) float32 is this rank's part of the loss per target; its sum over ranks is the
+    loss of the update. ``flags`` (F,) are the ranks' flags, summed. ``n_target_tokens`` is global.
+    """
+
+    local_loss: Tensor
+    grad_norm: Tensor | None
+    flags: Tensor
+    n_target_tokens: int
+
+
+def update(
+    model: nn.Module,
+    objective: CausalObjective,
+    optimizer: torch.optim.Optimizer,
+    strategy: Strategy,
+    micro_batches: Sequence[SequenceBatch],
+    flags: Tensor,
+    max_norm: float | None,
+    want_norm: bool = False,
+) -> UpdateResult:
+    """Take one optimizer step on the sum of the losses of all ranks' micro-batches.
+
+    The loss is Σ_t weight_t · (Σ of target t's loss over valid tokens) / (number of valid tokens), both
+    over all ranks and micro-batches, so that padding, accumulation and strategy change only rounding.
+    ``flags`` (F,) travel with the token counts: what one rank wants, all ranks learn at the same update.
+    """
+    # The counts need only masks, which lie in host memory: the reduction costs the device nothing.
+    counts = torch.stack([objective.count_targets(batch) for batch in micro_batches]).sum(0)  # (T,)
+    message = strategy.sum_over_ranks(torch.cat([counts.double(), flags.double()]))  # (T + F,)
+    counts, flags = message[: len(counts)], message[len(counts) :]
+    n_target_tokens = int(counts.sum())
+    per_token = (1.0 / counts.clamp(min=1)).float().to(strategy.device)  # (T,)
+    # Both DDP and FSDP average gradients over ranks; the factor turns that average back into a sum.
+    scale = objective.weights.to(strategy.device) * per_token * strategy.world_size  # (T,)
+
+    local_loss = torch.zeros_like(scale)
+    for i, host_batch in enumerate(micro_batches):
+        batch = host_batch.to(strategy.device, non_blocking=True)
+        # Gradients are added up locally; only the last backward pass exchanges them.
+        with strategy.accumulate(model, is_last=i == len(micro_batches) - 1):
+            with strategy.autocast():
+                outputs = model(batch.inputs, batch.is_real)  # {target: (B, P, classes)}
+            sums = objective.loss_sums(outputs, batch)  # (T,)
+            (sums * scale).sum().backward()  # type: ignore[no-untyped-call]
+        local_loss += sums.detach() * per_token
+
+    grad_norm = None
+    if n_target_tokens > 0:  # equal on all ranks, so all of them skip or none
+        if max_norm is not None or want_norm:
+            grad_norm = strategy.clip_gradients(model, max_norm)
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return UpdateResult(local_loss, grad_norm, flags, n_target_tokens)

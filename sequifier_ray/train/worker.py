@@ -1,0 +1,57 @@
+"""What the training loop knows of the process it runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Event = dict[str, Any]
+
+
+def _ignore(event: Event) -> None:
+    """For ranks and tests that show nothing."""
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """One rank of a run, as its launcher started it.
+
+    ``report`` takes events of rank 0 (``{"kind": "line" | "progress" | "warning", ...}``) and never
+    blocks; ``stop_requested`` is true once somebody asked the run to save and end. ``is_restart`` says
+    that the same run was started before and lost a process. Times are Unix times in seconds.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    launcher: str = "local"
+    launched_at_s: float = 0.0
+    restarts: int = 0
+    report: Callable[[Event], None] = _ignore
+    stop_requested: Callable[[], bool] = _never
+
+    @property
+    def is_lead(self) -> bool:
+        """Only rank 0 writes figures, manifests and exports."""
+        return self.rank == 0
+
+    @property
+    def is_restart(self) -> bool:
+        return self.restarts > 0
+
+    def line(self, text: str) -> None:
+        """One line of the run's log, from rank 0."""
+        if self.is_lead:
+            self.report({"kind": "line", "text": text})
+
+    def warn(self, text: str) -> None:
+        """One warning, from rank 0."""
+        if self.is_lead:
+            self.report({"kind": "warning", "text": text})
