@@ -7,7 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from sequifier_ray.errors import ConfigError
 
 if TYPE_CHECKING:
     from sequifier_ray.config.preprocess import PreprocessConfig
@@ -58,6 +61,11 @@ def preprocess(config: PreprocessConfig, report: Callable[[str], None]) -> Prepr
     from sequifier_ray.preprocess.write import outputs_of, write_results
 
     outputs = outputs_of(config)
+    if Path(config.resolve(config.preprocessing_data_path)) == outputs.data_folder:
+        raise ConfigError(
+            f"preprocessing_data_path: {config.preprocessing_data_path} is the folder that results are "
+            "written to; put the input files into a folder of their own"
+        )
     for line in _settings_without_effect(config):
         report(line)
     if recover(outputs):
@@ -80,7 +88,9 @@ def preprocess(config: PreprocessConfig, report: Callable[[str], None]) -> Prepr
     dropped = len(table.sequence_ids) - kept
     reason = "after int(sum of split_ratios * n) of their sequence"
     if dropped:
-        report(f"{dropped:,} events dropped: {reason} (the ratios sum to less than 1 in floating point)")
+        report(
+            f"warning: {dropped:,} events dropped: {reason} (the ratios sum to less than 1 in floating point)"
+        )
     return PreprocessSummary(
         description_path=str(outputs.description),
         rows=len(table.sequence_ids),

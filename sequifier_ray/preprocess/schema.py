@@ -54,22 +54,25 @@ def describe_parquet(path: str) -> SourceFile:
 
 def describe_csv(path: str, *, every_row: bool) -> SourceFile:
     """Types from the first 10,000 rows of a CSV file, or from all of them; columns without a value
-    are of type Null."""
+    are of type Null.
+
+    Raises polars' ComputeError where types from the first rows do not fit those that follow.
+    """
     try:
-        sample = pl.read_csv(path, n_rows=CSV_SAMPLE_ROWS, infer_schema_length=CSV_SAMPLE_ROWS)
-        if not sample.height:
-            return SourceFile(path, dict(sample.schema), has_rows=False)
-        blank = [name for name in sample.columns if sample[name].null_count() == sample.height]
-        if not blank and not every_row:
-            return SourceFile(path, dict(sample.schema), has_rows=True)
-        scan = pl.scan_csv(path, infer_schema_length=None)
+        scan = pl.scan_csv(path, infer_schema_length=None if every_row else CSV_SAMPLE_ROWS)
         schema: dict[str, Type] = dict(scan.collect_schema())
-        if blank:
+        sample = scan.head(CSV_SAMPLE_ROWS).collect()
+        blank = [name for name in sample.columns if sample[name].null_count() == sample.height]
+        if sample.height and blank:
+            if not every_row:
+                return describe_csv(path, every_row=True)
             has_value = scan.select(pl.col(blank).is_not_null().any()).collect().row(0, named=True)
             schema |= {name: pl.Null for name in blank if not has_value[name]}
     except (pl.exceptions.PolarsError, OSError) as error:
+        if isinstance(error, pl.exceptions.ComputeError) and not every_row:
+            raise
         raise DataError(f"{path} cannot be read as CSV: {first_line(error)}") from error
-    return SourceFile(path, schema, has_rows=True)
+    return SourceFile(path, schema, sample.height > 0)
 
 
 def simple_type(dtype: Type) -> Type:

@@ -16,6 +16,7 @@ from sequifier_ray.preprocess.schema import (
     SEQUENCE_ID,
     Roles,
     Schema,
+    Type,
     choose_roles,
     describe_csv,
     describe_parquet,
@@ -76,8 +77,8 @@ def _read_file(
     names = [SEQUENCE_ID, ITEM_POSITION, *roles.columns, *extra]
     try:
         if read_format == "csv":
-            overrides = {name: schema[name] for name in names}
-            scan = pl.scan_csv(path, schema_overrides=overrides)
+            types = {name: pl.String if schema[name] == pl.Null else schema[name] for name in names}
+            scan = pl.scan_csv(path, schema_overrides=types)
         else:
             scan = pl.scan_parquet(path)
         scan = scan.select(names)
@@ -158,7 +159,7 @@ def _reals(column: pl.Series, path: str, sequence_ids: Int64) -> Float64:
     return values
 
 
-def _categories(column: pl.Series, dtype: pl.DataType | type[pl.DataType], path: str) -> pl.Series:
+def _categories(column: pl.Series, dtype: Type, path: str) -> pl.Series:
     """A categorical column as strings, or as int64 (booleans as 0 and 1)."""
     if dtype == pl.String:
         return column.cast(pl.String)
