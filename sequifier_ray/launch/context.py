@@ -1,0 +1,110 @@
+"""From a launcher's facts (rank, device, threads) to the context that training sees.
+
+The only module that reads RANK-like variables.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from sequifier_ray.config.train import TrainConfig
+from sequifier_ray.errors import ClusterError, ConfigError
+
+_NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class TorchrunRanks:
+    """What torchrun tells each of its processes."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    restarts: int
+
+
+def under_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a torchrun-like launcher started this process."""
+    return "RANK" in environment and "WORLD_SIZE" in environment
+
+
+def torchrun_ranks(environment: Mapping[str, str] = os.environ) -> TorchrunRanks:
+    """The ranks from torchrun's variables.
+
+    Raises:
+        ConfigError: some are missing or no numbers; all of them are named at once.
+    """
+    missing = [name for name in _NEEDED if name not in environment]
+    if missing:
+        raise ConfigError(
+            f"the torchrun launcher needs the variables {', '.join(_NEEDED)}, and {', '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing; start with "
+            "`torchrun --nproc-per-node N -m sequifier_ray train ...`, or use --launcher ray"
+        )
+    numbers = {}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"):
+        text = environment.get(name, "1" if name == "LOCAL_WORLD_SIZE" else "0")
+        if not text.isdecimal():
+            raise ConfigError(f'the variable {name} must be a number of 0 or more, found "{text}"')
+        numbers[name] = int(text)
+    if numbers["RANK"] >= numbers["WORLD_SIZE"]:
+        raise ConfigError(f"RANK must be below WORLD_SIZE, found {numbers['RANK']} and {numbers['WORLD_SIZE']}")
+    return TorchrunRanks(
+        numbers["RANK"],
+        numbers["WORLD_SIZE"],
+        numbers["LOCAL_RANK"],
+        numbers["LOCAL_WORLD_SIZE"],
+        numbers["TORCHELASTIC_RESTART_COUNT"],
+    )
+
+
+def device_for(config: TrainConfig, local_rank: int) -> torch.device:
+    """This process's device.
+
+    Raises:
+        ClusterError: the config wants a GPU that this node does not have.
+    """
+    if config.device == "cpu":
+        return torch.device("cpu")
+    n_devices = torch.cuda.device_count()
+    if local_rank >= n_devices:
+        raise ClusterError(
+            f"device: cuda, but this node has {n_devices} usable GPUs and process {local_rank} on it needs one of its own; "
+            "start fewer processes per node, or set device: cpu"
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def group_backend(config: TrainConfig) -> str:
+    """The process group's backend; beside nccl a gloo one carries counts and flags in host memory."""
+    return "gloo" if config.global_training.backend == "gloo" else "cpu:gloo,cuda:nccl"
+
+
+def open_process_group(config: TrainConfig, rank: int, world_size: int, init_method: str = "env://") -> None:
+    """Join the process group of all ranks."""
+    dist.init_process_group(
+        group_backend(config),
+        init_method=init_method,
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=config.global_training.collective_timeout_s),
+    )
+
+
+def use_threads(n_threads: int) -> None:
+    """Let torch use ``n_threads`` threads: more than the process's share of cores slows all ranks down."""
+    torch.set_num_threads(max(1, n_threads))
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,56 @@
+"""How one rank's exception reaches the person who started the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from sequifier_ray.errors import ClusterError, ConfigError, DataError, SequifierRayError, TrainingError
+
+_KINDS: dict[str, type[SequifierRayError]] = {
+    kind.__name__: kind for kind in (ConfigError, DataError, ClusterError, TrainingError)
+}
+# What torch says on a rank whose peer is gone: the peer's own failure is the one to tell.
+_PEER_SIGNS = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "NCCL", "Broken pipe")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One rank's failure in words. ``is_collateral``: only the echo of another rank's."""
+
+    rank: int
+    kind: str
+    text: str
+    trace: str
+    is_collateral: bool
+
+    def raise_again(self) -> NoReturn:
+        """Raise it here, as what it was.
+
+        Raises:
+            SequifierRayError: always.
+        """
+        raise self.as_error()
+
+    def as_error(self) -> SequifierRayError:
+        error = _KINDS.get(self.kind, TrainingError)(self.text)
+        error.__cause__ = RemoteTraceback(self.rank, self.trace)
+        return error
+
+
+class RemoteTraceback(Exception):
+    """Carries the text of another process's traceback for --verbose."""
+
+    def __init__(self, rank: int, trace: str) -> None:
+        super().__init__(f"on rank {rank}:\n{trace}")
+
+
+def describe(error: BaseException, rank: int, trace: str) -> Failure:
+    """A failure that can travel between processes."""
+    if isinstance(error, SequifierRayError):
+        return Failure(rank, type(error).__name__, str(error), trace, False)
+    text = str(error).strip().splitlines()
+    first = text[0] if text else ""
+    is_collateral = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _PEER_SIGNS)
+    words = f"rank {rank} failed: {type(error).__name__}: {first}. Run again with --verbose for the traceback"
+    return Failure(rank, "TrainingError", words, trace, is_collateral)

@@ -1,0 +1,207 @@
+"""Ray Train starts the workers: on a cluster, or on a local Ray instance that ends with the run."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sequifier_ray.config.train import TrainConfig
+from sequifier_ray.errors import ClusterError, TrainingError
+from sequifier_ray.launch.console import Console
+from sequifier_ray.launch.failures import Failure
+from sequifier_ray.launch.hub import Hub
+from sequifier_ray.launch.signals import StopSignals
+
+# The controller looks after its workers this often; it sets how soon a run is seen to end or to fail.
+_POLL_INTERVAL_S = "0.3"
+# After the ranks are done Ray Train itself may take many seconds to wind up; nobody waits for that.
+_WIND_UP_S = 3.0
+
+
+def run(config: TrainConfig, console: Console, address: str | None) -> dict[str, Any]:
+    """Train on ``world_size`` Ray Train workers; returns rank 0's summary.
+
+    Raises:
+        ClusterError: the cluster cannot be reached or lacks resources.
+        SequifierRayError: what a rank raised.
+    """
+    launched_at_s = time.time()
+    os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", _POLL_INTERVAL_S)
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
+    with _cluster(config, address, console):
+        import ray
+
+        _wait_for_resources(config, console)
+        hub = ray.remote(num_cpus=0)(Hub).remote()
+        parcel = {"config": config.model_dump(mode="json"), "hub": hub, "launched_at_s": launched_at_s}
+        trainer = _trainer(config, parcel)
+        outcome: dict[str, Any] = {}
+        thread = threading.Thread(target=_fit, args=(trainer, outcome), daemon=True)
+        # After ray.init, which sets a SIGTERM handler of its own.
+        with StopSignals() as signals:
+            thread.start()
+            return _follow(hub, thread, outcome, signals, console)
+
+
+@contextmanager
+def _cluster(config: TrainConfig, address: str | None, console: Console) -> Iterator[None]:
+    """A connection to Ray; ends what it started and nothing else."""
+    address = address or config.ray.address or os.environ.get("RAY_ADDRESS")
+    if address is None:
+        # A token protects the local instance; asking for it by name avoids Ray's notice about it.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if address is None:
+            console.line("starting a local Ray instance")
+            n_cpus = max(os.cpu_count() or 1, _needed(config).get("CPU", 0))
+            ray.init(address="local", num_cpus=int(n_cpus), include_dashboard=False, **common)
+        else:
+            ray.init(address=address, **common)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise ClusterError(
+            f"cannot connect to Ray at {address or 'a local instance'} ({str(error).strip().splitlines()[0]}); check --address, "
+            "ray.address and RAY_ADDRESS, and RAY_AUTH_MODE if the cluster wants a token"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _per_worker(config: TrainConfig) -> dict[str, float]:
+    default = {"CPU": 1.0, "GPU": 1.0} if config.device == "cuda" else {"CPU": 1.0}
+    return {**default, **config.ray.resources_per_worker}
+
+
+def _needed(config: TrainConfig) -> dict[str, float]:
+    """What the smallest world that may run needs in all."""
+    n_workers = config.ray.min_world_size or config.global_training.world_size
+    return {name: amount * n_workers for name, amount in _per_worker(config).items()}
+
+
+def _wait_for_resources(config: TrainConfig, console: Console) -> None:
+    """Return once the cluster has what the workers need.
+
+    Raises:
+        ClusterError: it has not after ``ray.resource_timeout_s``; names what is needed and there.
+    """
+    import ray
+
+    needed = _needed(config)
+    deadline_s = time.monotonic() + config.ray.resource_timeout_s
+    told = False
+    while True:
+        there = ray.cluster_resources()
+        short = {name: amount for name, amount in needed.items() if amount > there.get(name, 0)}
+        if not short:
+            return
+        words = ", ".join(f"{amount:g} {name} (there: {there.get(name, 0):g})" for name, amount in short.items())
+        if time.monotonic() >= deadline_s:
+            raise ClusterError(
+                f"the Ray cluster lacks resources: world_size {config.global_training.world_size} needs {words}; add nodes, "
+                "lower global_training.world_size, or change ray.resources_per_worker"
+            )
+        if not told:
+            console.line(f"waiting up to {config.ray.resource_timeout_s:g} s for resources: {words}")
+            told = True
+        time.sleep(1.0)
+
+
+def _trainer(config: TrainConfig, parcel: dict[str, Any]) -> Any:
+    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    from sequifier_ray.launch.context import group_backend
+    from sequifier_ray.launch.ray_worker import train_worker
+
+    per_worker = _per_worker(config)
+    n_workers = config.global_training.world_size
+    smallest = config.ray.min_world_size
+    variables = {"OMP_NUM_THREADS": str(max(1, int(per_worker.get("CPU", 1))))}
+    if config.global_training.enforce_determinism:
+        variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    return TorchTrainer(
+        train_worker,
+        train_loop_config=parcel,
+        torch_config=TorchConfig(
+            backend=group_backend(config), timeout_s=int(config.global_training.collective_timeout_s)
+        ),
+        scaling_config=ScalingConfig(
+            num_workers=n_workers if smallest is None else (smallest, n_workers),
+            use_gpu=config.device == "cuda",
+            resources_per_worker=per_worker,
+            placement_strategy=config.ray.placement_strategy,
+        ),
+        run_config=RunConfig(
+            name="ray",
+            storage_path=config.ray.storage_path or config.resolve(f"logs/{config.model_name}"),
+            failure_config=FailureConfig(max_failures=config.ray.max_failures, controller_failure_limit=3),
+            worker_runtime_env={"env_vars": variables},
+            logging_config=LoggingConfig(log_level="ERROR"),
+        ),
+    )
+
+
+def _fit(trainer: Any, outcome: dict[str, Any]) -> None:
+    """Run Ray Train to its end; in a thread of its own, so that signals stay ours."""
+    try:
+        trainer.fit()
+    except Exception as error:  # noqa: BLE001 - Ray raises many kinds; the main thread tells it
+        outcome["error"] = error
+        outcome["trace"] = traceback.format_exc()
+
+
+def _follow(
+    hub: Any, thread: threading.Thread, outcome: dict[str, Any], signals: StopSignals, console: Console
+) -> dict[str, Any]:
+    """Show what rank 0 tells until it has finished or failed, or Ray Train gave up."""
+    import ray
+
+    stop_sent = False
+    echo: Failure | None = None
+    while True:
+        was_alive = thread.is_alive()
+        if signals.requested and not stop_sent:
+            console.line("stop requested: saving at the next update (a second signal ends at once)")
+            hub.request_stop.remote()
+            stop_sent = True
+        for event in ray.get(hub.take.remote()):
+            if event["kind"] == "finished":
+                thread.join(_WIND_UP_S)
+                summary: dict[str, Any] = event["summary"]
+                return summary
+            if event["kind"] == "failed":
+                event["failure"].raise_again()
+            if event["kind"] == "lost":
+                echo = event["failure"]
+                console.warn(f"{echo.text}; Ray Train starts the workers again" if echo else "")
+            else:
+                console.show(event)
+        if not was_alive:
+            raise _ray_failure(outcome, echo)
+        thread.join(0.25)
+
+
+def _ray_failure(outcome: dict[str, Any], echo: Failure | None) -> Exception:
+    """The error for a run that Ray Train ended without a word from rank 0."""
+    if echo is not None:
+        return echo.as_error()
+    error = outcome.get("error")
+    if error is None:
+        return TrainingError("Ray Train ended without a result; look into Ray's session logs")
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    failure = TrainingError(f"Ray Train gave up: {first}")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,65 @@
+"""What runs inside each Ray Train worker. Imports little: its import time is the restart time."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from typing import Any
+
+import ray
+import torch
+import torch.distributed as dist
+
+from sequifier_ray.config.train import TrainConfig
+from sequifier_ray.launch.context import device_for
+from sequifier_ray.launch.failures import describe
+from sequifier_ray.launch.hub import HubLink
+from sequifier_ray.train import engine
+from sequifier_ray.train.worker import WorkerContext
+
+
+def train_worker(parcel: dict[str, Any]) -> None:
+    """One rank. A mistake of the user's is reported and not tried again; a lost peer is, by raising."""
+    import ray.train
+
+    place = ray.train.get_context()
+    rank, world_size = place.get_world_rank(), place.get_world_size()
+    link = HubLink(parcel["hub"], ray.wait, time.monotonic)
+    restarts, has_failed = _enter(parcel["hub"], rank)
+    if has_failed:
+        return
+    try:
+        config = TrainConfig.model_validate(parcel["config"])
+        context = WorkerContext(
+            rank=rank,
+            world_size=world_size,
+            device=device_for(config, place.get_local_rank()),
+            launcher="ray",
+            launched_at_s=parcel["launched_at_s"],
+            restarts=restarts,
+            report=link.report,
+            stop_requested=link.stop_requested if rank == 0 else _never,
+        )
+        summary = engine.run(config, context)
+        if rank == 0:
+            link.flush({"kind": "finished", "summary": summary})
+    except Exception as error:
+        failure = describe(error, rank, traceback.format_exc())
+        if failure.is_collateral:
+            link.flush({"kind": "lost", "failure": failure})
+            raise
+        link.flush({"kind": "failed", "failure": failure})
+        # Closed connections tell the other ranks at once.
+        dist.destroy_process_group()
+
+
+def _never() -> bool:
+    return False
+
+
+def _enter(hub: Any, rank: int) -> tuple[int, bool]:
+    """How often this run was started before, and whether it already failed; rank 0 asks, all know."""
+    answer = list(ray.get(hub.enter.remote())) if rank == 0 else [0, False]
+    values = torch.tensor(answer, dtype=torch.int64)
+    dist.broadcast(values, src=0)
+    return int(values[0]), bool(values[1])

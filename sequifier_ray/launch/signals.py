@@ -1,0 +1,39 @@
+"""Requests to stop: the first signal saves and ends the run, the second ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+EXIT_STOPPED = 75
+
+
+class StopSignals:
+    """Context manager that catches SIGTERM, SIGINT and SIGUSR1 in the main thread."""
+
+    def __init__(self, on_first: Callable[[], None] | None = None) -> None:
+        self.requested = False
+        self._on_first = on_first
+        self._earlier: dict[int, object] = {}
+
+    def __enter__(self) -> StopSignals:
+        for number in STOP_SIGNALS:
+            self._earlier[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._earlier.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def is_requested(self) -> bool:
+        return self.requested
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            os._exit(128 + number)
+        self.requested = True
+        if self._on_first is not None:
+            self._on_first()

@@ -1,0 +1,127 @@
+"""Several processes on this machine, without Ray and without torchrun."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import tempfile
+import time
+import traceback
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch.distributed as dist
+
+from sequifier_ray.config.train import TrainConfig
+from sequifier_ray.errors import SequifierRayError, TrainingError
+from sequifier_ray.launch.console import Console
+from sequifier_ray.launch.context import device_for, open_process_group, usable_cores, use_threads
+from sequifier_ray.launch.failures import Failure, describe
+from sequifier_ray.launch.signals import STOP_SIGNALS, StopSignals
+from sequifier_ray.train import engine
+from sequifier_ray.train.worker import WorkerContext
+
+_GRACE_S = 10.0
+
+
+def run(config: TrainConfig, console: Console) -> dict[str, Any]:
+    """Start ``world_size`` processes, wait for all, return rank 0's summary.
+
+    Raises:
+        SequifierRayError: what the first failing rank raised.
+        TrainingError: a process died without a word.
+    """
+    world_size = config.global_training.world_size
+    processes = multiprocessing.get_context("spawn")
+    messages = processes.Queue()
+    stop = processes.Event()
+    with tempfile.TemporaryDirectory(prefix="sequifier-ray-") as folder, StopSignals(stop.set):
+        parcel = {
+            "config": config.model_dump(mode="json"),
+            "meeting_point": f"file://{folder}/ranks",
+            "launched_at_s": time.time(),
+        }
+        workers = [
+            processes.Process(target=_work, args=(rank, parcel, messages, stop), daemon=True)
+            for rank in range(world_size)
+        ]
+        for worker in workers:
+            worker.start()
+        try:
+            return _follow(workers, messages, console)
+        finally:
+            _end(workers)
+
+
+def _follow(workers: list[BaseProcess], messages: Any, console: Console) -> dict[str, Any]:
+    """Show events until rank 0's summary has come and all processes have ended, or one failed."""
+    summary: dict[str, Any] | None = None
+    while True:
+        try:
+            event = messages.get(timeout=0.2)
+        except queue.Empty:
+            event = None
+        if event is None:
+            codes = [worker.exitcode for worker in workers]
+            for rank, code in enumerate(codes):
+                if code not in (None, 0):
+                    raise TrainingError(
+                        f"process {rank} (pid {workers[rank].pid}) ended with exit code {code} without a word; a negative "
+                        "code is the signal that killed it, -9 is often the kernel for lack of memory"
+                    )
+            if all(code == 0 for code in codes) and summary is not None:
+                return summary
+        elif event["kind"] == "failed":
+            event["failure"].raise_again()
+        elif event["kind"] == "finished":
+            summary = event["summary"]
+        else:
+            console.show(event)
+
+
+def _end(workers: list[BaseProcess]) -> None:
+    """End what still runs: by request first, by force after a while."""
+    for worker in workers:
+        if worker.is_alive():
+            worker.terminate()
+    deadline_s = time.monotonic() + _GRACE_S
+    for worker in workers:
+        worker.join(max(0.0, deadline_s - time.monotonic()))
+        if worker.is_alive():
+            worker.kill()
+            worker.join()
+
+
+def _work(rank: int, parcel: dict[str, Any], messages: Any, stop: Any) -> None:
+    """The life of one rank."""
+    import signal
+
+    # The parent decides: a terminal's ^C reaches the whole group.
+    for number in STOP_SIGNALS:
+        if number != signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)
+    config = TrainConfig.model_validate(parcel["config"])
+    world_size = config.global_training.world_size
+    use_threads(usable_cores() // world_size)
+    try:
+        device = device_for(config, rank)
+        open_process_group(config, rank, world_size, parcel["meeting_point"])
+        context = WorkerContext(
+            rank=rank,
+            world_size=world_size,
+            device=device,
+            launcher="spawn",
+            launched_at_s=parcel["launched_at_s"],
+            report=messages.put,
+            stop_requested=stop.is_set,
+        )
+        summary = engine.run(config, context)
+        if rank == 0:
+            messages.put({"kind": "finished", "summary": summary})
+        dist.destroy_process_group()
+    except Exception as error:  # noqa: BLE001 - told to the parent, whatever it is
+        messages.put({"kind": "failed", "failure": describe(error, rank, traceback.format_exc())})
+        messages.close()
+        messages.join_thread()
+        os._exit(error.exit_code if isinstance(error, SequifierRayError) else 5)

@@ -1,0 +1,58 @@
+"""One rank of a run that torchrun started: for clusters without Ray."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch.distributed as dist
+
+from sequifier_ray.config.train import TrainConfig
+from sequifier_ray.launch.console import Console
+from sequifier_ray.launch.context import device_for, open_process_group, torchrun_ranks
+from sequifier_ray.launch.signals import StopSignals
+from sequifier_ray.train import engine
+from sequifier_ray.train.worker import WorkerContext
+
+
+def with_world_size(config: TrainConfig, world_size: int) -> TrainConfig:
+    """The same configuration for another number of processes."""
+    settings = config.global_training.model_copy(update={"world_size": world_size})
+    return config.model_copy(update={"global_training": settings})
+
+
+def run(config: TrainConfig, console: Console) -> dict[str, Any]:
+    """Train as the rank that torchrun's variables name; returns the summary.
+
+    Raises:
+        ConfigError: variables are missing.
+        SequifierRayError: see engine.run.
+    """
+    launched_at_s = time.time()
+    ranks = torchrun_ranks()
+    wanted = config.global_training.world_size
+    if ranks.world_size != wanted:
+        config = with_world_size(config, ranks.world_size)
+        if ranks.rank == 0:
+            console.warn(
+                f"torchrun started {ranks.world_size} processes and global_training.world_size says {wanted}: "
+                f"{ranks.world_size} it is, and an update takes {ranks.world_size} × batch_size samples"
+            )
+    with StopSignals() as signals:
+        device = device_for(config, ranks.local_rank)
+        open_process_group(config, ranks.rank, ranks.world_size)
+        try:
+            context = WorkerContext(
+                rank=ranks.rank,
+                world_size=ranks.world_size,
+                device=device,
+                launcher="torchrun",
+                launched_at_s=launched_at_s,
+                restarts=ranks.restarts,
+                report=console.show,
+                stop_requested=signals.is_requested,
+            )
+            return engine.run(config, context)
+        finally:
+            # Also after an error: closed connections tell the other ranks at once.
+            dist.destroy_process_group()
