@@ -1,0 +1,176 @@
+"""What a preprocessed data set says of itself: its description, and the table of shards of each split."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sequifier_ray import storage
+from sequifier_ray.errors import DataError
+
+DATASET_FORMAT = "sequifier_ray.dataset"
+SPLIT_FORMAT = "sequifier_ray.split"
+VERSION = 1
+SPECIAL_TOKEN_IDS = {"[unknown]": 0, "[other]": 1, "[mask]": 2}
+_AGAIN = "run `sequifier-ray preprocess` again"
+
+
+@dataclass(frozen=True)
+class ColumnStatistics:
+    """Mean and sample standard deviation (n − 1) of a real column, in the units of the input."""
+
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class DatasetDescription:
+    """``configs/metadata_configs/<name>.json``: everything needed to read, train on and decode a data set.
+
+    ``column_data_types`` holds every feature column in order with its polars type name. ``id_maps`` maps
+    the text of a value to its id, from 3. ``split_paths`` are relative to the project root.
+    """
+
+    n_classes: dict[str, int]
+    id_maps: dict[str, dict[str, int]]
+    split_paths: tuple[str, ...]
+    column_data_types: dict[str, str]
+    selected_columns_statistics: dict[str, ColumnStatistics]
+    normalize_real_columns: bool
+    normalize_on_all_data: bool
+    split_ratios: tuple[float, ...] | None
+    split_method: str
+    window_length: int
+    window_stride: int
+    max_target_offset: int
+    special_token_ids: dict[str, int]
+    write_format: str
+    merge_output: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self.column_data_types)
+
+    @property
+    def categorical_columns(self) -> tuple[str, ...]:
+        return tuple(name for name in self.columns if name in self.id_maps)
+
+    @property
+    def real_columns(self) -> tuple[str, ...]:
+        return tuple(name for name in self.columns if name not in self.id_maps)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; ``columns`` keeps the order that sorted keys lose."""
+        values = asdict(self)
+        return {"format": DATASET_FORMAT, "version": VERSION, "columns": list(self.columns), **values}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> DatasetDescription:
+        """The description that ``to_json`` wrote."""
+        known = {name: values[name] for name in cls.__dataclass_fields__}
+        types = known["column_data_types"]
+        known["column_data_types"] = {name: types[name] for name in values["columns"]}
+        statistics = known["selected_columns_statistics"]
+        known["selected_columns_statistics"] = {n: ColumnStatistics(**s) for n, s in statistics.items()}
+        known["split_paths"] = tuple(known["split_paths"])
+        ratios = known["split_ratios"]
+        known["split_ratios"] = None if ratios is None else tuple(ratios)
+        return cls(**known)
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """One shard in the table: ``segment_lengths`` is its histogram, (length, count) with rising lengths."""
+
+    name: str
+    bytes: int
+    events: int
+    segments: int
+    segment_lengths: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class SplitMetadata:
+    """``metadata.json`` of one split."""
+
+    description: DatasetDescription
+    split: int
+    shards: tuple[ShardEntry, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over the ordered shard names, sizes and counts: equal data sets have equal ones."""
+        rows = [[s.name, s.bytes, s.events, s.segments] for s in self.shards]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def _to_text(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def write_description(path: str, description: DatasetDescription) -> None:
+    storage.write_atomic(path, _to_text(description.to_json()))
+
+
+def read_description(path: str) -> DatasetDescription:
+    """Raises DataError if the file is missing, broken, or of another format or version."""
+    if not storage.exists(path):
+        raise DataError(
+            f"{path}: there is no dataset description (dataset.part.metadata_config_path); run `sequifier-ray preprocess` first, "
+            "or name the file it wrote"
+        )
+    return DatasetDescription.from_json(_read(path, DATASET_FORMAT))
+
+
+def metadata_path(split_path: str) -> str:
+    """Where the metadata of a split lies: inside its folder, or beside its merged file."""
+    for extension in (".csv", ".parquet"):
+        if split_path.endswith(extension):
+            return split_path.removesuffix(extension) + ".metadata.json"
+    return storage.join(split_path, "metadata.json")
+
+
+def write_split(split_path: str, metadata: SplitMetadata) -> None:
+    """Write the metadata of a split folder or merged file; the last act of writing a split."""
+    values = {
+        "format": SPLIT_FORMAT,
+        "version": VERSION,
+        "split": metadata.split,
+        "dataset": metadata.description.to_json(),
+        "shards": [asdict(shard) for shard in metadata.shards],
+        "fingerprint": metadata.fingerprint,
+    }
+    storage.write_atomic(metadata_path(split_path), _to_text(values))
+
+
+def read_split(split_path: str) -> SplitMetadata:
+    """Raises DataError if the split or its metadata is missing, broken, or of another version."""
+    path = metadata_path(split_path)
+    if not storage.exists(split_path):
+        raise DataError(f"{split_path}: the split does not exist; {_AGAIN}, or check project_root and split_paths")
+    if not storage.exists(path):
+        raise DataError(f"{split_path}: its metadata ({path}) is missing, so this is no finished data set; {_AGAIN}")
+    values = _read(path, SPLIT_FORMAT)
+    shards = []
+    for entry in values["shards"]:
+        lengths = tuple((int(length), int(count)) for length, count in entry["segment_lengths"])
+        shards.append(ShardEntry(**{**entry, "segment_lengths": lengths}))
+    return SplitMetadata(DatasetDescription.from_json(values["dataset"]), values["split"], tuple(shards))
+
+
+def _read(path: str, expected_format: str) -> dict[str, Any]:
+    try:
+        values = json.loads(storage.read_text(path))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}); {_AGAIN}") from error
+    found = (values.get("format"), values.get("version")) if isinstance(values, dict) else (None, None)
+    if found != (expected_format, VERSION):
+        raise DataError(
+            f"{path} has format {found[0]} version {found[1]}, and this release reads {expected_format} version {VERSION}; "
+            f"{_AGAIN}"
+        )
+    assert isinstance(values, dict)
+    return values

@@ -1,0 +1,189 @@
+"""One shard: whole segments of events, as tensors (pt) or as a table in long form (parquet, csv)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sequifier_ray import storage
+from sequifier_ray.data.metadata import DatasetDescription, ShardEntry
+from sequifier_ray.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SHARD_FORMAT = "sequifier_ray.events"
+SHARD_VERSION = 1
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ShardData:
+    """Segments in memory. Segment s is rows ``offsets[s]:offsets[s + 1]`` of every column.
+
+    ``columns`` name → (n_events,), ``sequence_ids`` and ``start_positions`` (n_segments,),
+    ``item_positions`` (n_events,) only where positions do not rise by one, ``offsets`` (n_segments + 1,).
+    """
+
+    columns: dict[str, npt.NDArray[Any]]
+    sequence_ids: Int64
+    start_positions: Int64
+    item_positions: Int64 | None
+    offsets: Int64
+
+    @property
+    def lengths(self) -> Int64:
+        return np.diff(self.offsets)
+
+    def positions(self) -> Int64:
+        """itemPosition of every event, (n_events,)."""
+        if self.item_positions is not None:
+            return self.item_positions
+        within = np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], self.lengths)
+        return np.repeat(self.start_positions, self.lengths) + within
+
+
+def smallest_id_dtype(n_classes: int) -> np.dtype[Any]:
+    """The smallest of uint8, int16, int32, int64 that holds ids up to ``n_classes - 1``."""
+    for kind in (np.uint8, np.int16, np.int32):
+        if n_classes - 1 <= np.iinfo(kind).max:
+            return np.dtype(kind)
+    return np.dtype(np.int64)
+
+
+def column_dtype(description: DatasetDescription, name: str) -> np.dtype[Any]:
+    """How a column is stored: ids small, reals float32 unless the description says Float64."""
+    if name in description.id_maps:
+        return smallest_id_dtype(description.n_classes[name])
+    return np.dtype(np.float64 if description.column_data_types[name] == "Float64" else np.float32)
+
+
+def write_shard(path: str, data: ShardData, write_format: str) -> ShardEntry:
+    """Write one shard to a local path and return its row of the shard table; equal data give equal bytes."""
+    if write_format == "pt":
+        _write_pt(path, data)
+    else:
+        _write_table(path, data, write_format)
+    lengths, counts = np.unique(data.lengths, return_counts=True)
+    return ShardEntry(
+        name=os.path.basename(path),
+        bytes=os.path.getsize(path),
+        events=int(data.offsets[-1]),
+        segments=len(data.sequence_ids),
+        segment_lengths=tuple(zip(lengths.tolist(), counts.tolist(), strict=True)),
+    )
+
+
+def open_shard(folder: str, entry: ShardEntry, description: DatasetDescription) -> ShardData:
+    """The shard's contents; columns of a pt shard are memory-mapped, not read.
+
+    Raises:
+        DataError: the file is missing, of another size than the table says, or holds something else.
+    """
+    path = storage.join(folder, entry.name)
+    found = storage.file_bytes(path)
+    if found != entry.bytes:
+        state = "is missing" if found is None else f"has {found} bytes instead of {entry.bytes}"
+        raise DataError(f"shard {path} {state}; restore it or run `sequifier-ray preprocess` again")
+    if description.write_format == "pt":
+        data = _open_pt(path)
+    else:
+        data = _open_table(path, description)
+    if (int(data.offsets[-1]), len(data.sequence_ids)) != (entry.events, entry.segments):
+        raise DataError(
+            f"shard {path} holds {int(data.offsets[-1])} events in {len(data.sequence_ids)} segments instead of {entry.events} "
+            f"in {entry.segments}; run `sequifier-ray preprocess` again"
+        )
+    return data
+
+
+def _write_pt(path: str, data: ShardData) -> None:
+    import torch
+
+    contents: dict[str, Any] = {
+        "format": SHARD_FORMAT,
+        "version": SHARD_VERSION,
+        "columns": {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in data.columns.items()},
+        "sequence_ids": torch.from_numpy(data.sequence_ids),
+        "start_positions": torch.from_numpy(data.start_positions),
+        "offsets": torch.from_numpy(data.offsets),
+    }
+    if data.item_positions is not None:
+        contents["item_positions"] = torch.from_numpy(data.item_positions)
+    # Through a file object: torch writes the file's name into the archive otherwise.
+    with open(path, "wb") as file:
+        torch.save(contents, file)
+
+
+def _open_pt(path: str) -> ShardData:
+    import pickle
+
+    import torch
+
+    try:
+        contents = torch.load(path, weights_only=True, mmap=True)
+        found = (contents["format"], contents["version"])
+    except (RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        raise DataError(f"shard {path} cannot be read; run `sequifier-ray preprocess` again ({error})") from error
+    if found != (SHARD_FORMAT, SHARD_VERSION):
+        raise DataError(f"shard {path} has format {found[0]} version {found[1]}; run `sequifier-ray preprocess` again")
+    items = contents.get("item_positions")
+    return ShardData(
+        columns={name: column.numpy() for name, column in contents["columns"].items()},
+        sequence_ids=contents["sequence_ids"].numpy(),
+        start_positions=contents["start_positions"].numpy(),
+        item_positions=None if items is None else items.numpy(),
+        offsets=contents["offsets"].numpy(),
+    )
+
+
+def _write_table(path: str, data: ShardData, write_format: str) -> None:
+    import pyarrow as pa
+
+    ids = np.repeat(data.sequence_ids, data.lengths)
+    table = pa.table({"sequenceId": ids, "itemPosition": data.positions(), **data.columns})
+    if write_format == "parquet":
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(table, path, compression="zstd")
+    else:
+        import pyarrow.csv
+
+        pyarrow.csv.write_csv(table, path)
+
+
+def _open_table(path: str, description: DatasetDescription) -> ShardData:
+    import pyarrow as pa
+
+    try:
+        table = _read_table(path, description)
+        ids = table["sequenceId"].to_numpy()
+        positions = table["itemPosition"].to_numpy()
+        columns = {}
+        for name in description.columns:
+            columns[name] = table[name].to_numpy().astype(column_dtype(description, name), copy=False)
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise DataError(f"shard {path} cannot be read; run `sequifier-ray preprocess` again ({error})") from error
+    starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])) if len(ids) else np.zeros(0, np.int64)
+    offsets = np.append(starts, len(ids)).astype(np.int64)
+    data = ShardData(columns, ids[starts], positions[starts], None, offsets)
+    if not np.array_equal(data.positions(), positions):
+        data = ShardData(columns, ids[starts], positions[starts], positions, offsets)
+    return data
+
+
+def _read_table(path: str, description: DatasetDescription) -> pa.Table:
+    # One thread: a training worker's cores belong to torch.
+    if description.write_format == "parquet":
+        import pyarrow.parquet
+
+        with open(path, "rb") as file:
+            return pyarrow.parquet.ParquetFile(file).read(use_threads=False)
+    import pyarrow.csv
+
+    return pyarrow.csv.read_csv(path, read_options=pyarrow.csv.ReadOptions(use_threads=False))
