@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sequifier_ray.data.metadata import DatasetDescription
-from sequifier_ray.data.shards import ShardData, smallest_id_dtype
+from sequifier_ray.data.shards import ShardData, column_dtype
 from sequifier_ray.preprocess.columns import EventTable, Int64
 from sequifier_ray.preprocess.splits import Segments
 from sequifier_ray.preprocess.vocabulary import ids_of_values, normalize
@@ -30,21 +30,21 @@ class Encoder:
         """Prepare the code → id tables of all categorical columns."""
         ids = {}
         for name, column in table.categorical.items():
-            dtype = smallest_id_dtype(description.n_classes[name])
+            dtype = column_dtype(description, name)
             ids[name] = ids_of_values(column.values, description.id_maps[name]).astype(dtype)
         return Encoder(table, description, ids)
 
     @property
     def bytes_per_event(self) -> int:
         """Bytes of one event in the tensors of a shard."""
-        reals = sum(self._real_dtype(name).itemsize for name in self.table.real)
-        return reals + sum(ids.itemsize for ids in self.ids_of_codes.values())
+        names = self.description.columns
+        return sum(int(column_dtype(self.description, name).itemsize) for name in names)
 
     def encode(self, segments: Segments) -> ShardData:
         """The shard of some segments, events in the order of the segments."""
         rows = segments.rows()
         columns: dict[str, npt.NDArray[np.generic]] = {}
-        for name in self.description.column_data_types:
+        for name in self.description.columns:
             if name in self.ids_of_codes:
                 columns[name] = self.ids_of_codes[name][self.table.categorical[name].codes[rows]]
             else:
@@ -57,16 +57,12 @@ class Encoder:
             offsets=np.append(0, np.cumsum(segments.lengths)).astype(np.int64),
         )
 
-    def _real_dtype(self, name: str) -> np.dtype[np.floating]:
-        is_double = self.description.column_data_types[name] == "Float64"
-        return np.dtype(np.float64 if is_double else np.float32)
-
     def _encode_real(self, name: str, rows: Int64) -> npt.NDArray[np.floating]:
         values = self.table.real[name][rows]
         if self.description.normalize_real_columns:
             statistics = self.description.selected_columns_statistics[name]
             values = normalize(values, statistics.mean, statistics.std)
-        return values.astype(self._real_dtype(name))
+        return values.astype(column_dtype(self.description, name), copy=False)
 
 
 def plan_shards(lengths: Int64, bytes_per_event: int, target_bytes: int = TARGET_SHARD_BYTES) -> Int64:

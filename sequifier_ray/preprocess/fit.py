@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sequifier_ray.data.metadata import ColumnStatistics, DatasetDescription, read_description
+from sequifier_ray.data.metadata import (
+    SPECIAL_TOKEN_IDS,
+    ColumnStatistics,
+    DatasetDescription,
+    read_description,
+)
 from sequifier_ray.data.shards import smallest_id_dtype
 from sequifier_ray.errors import ConfigError, DataError, nearest
 from sequifier_ray.preprocess.columns import EventTable, Int64
 from sequifier_ray.preprocess.splits import Segments
 from sequifier_ray.preprocess.vocabulary import (
-    SPECIAL_TOKEN_IDS,
     IdMap,
     build_id_map,
     fit_moments,

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sequifier_ray.errors import DataError
+from sequifier_ray.errors import DataError, SequifierRayError
 
 DESCRIPTION = "description.json"
 
@@ -91,8 +91,8 @@ def staged(outputs: Outputs) -> Iterator[Path]:
         _publish(outputs)
     except BaseException as error:
         recover(outputs)
-        if isinstance(error, OSError) and error.errno is not None:
-            raise _write_error(outputs, error) from error
+        if isinstance(error, Exception) and (reason := _system_error(error)) is not None:
+            raise _write_error(outputs, reason) from error
         raise
     _remove_staging(outputs)
 
@@ -124,6 +124,15 @@ def _flush(folder: Path) -> None:
                 os.fsync(handle)
             finally:
                 os.close(handle)
+
+
+def _system_error(error: BaseException | None) -> OSError | None:
+    """The system's error behind an exception: torch.save covers it with a RuntimeError of its own."""
+    while error is not None and not isinstance(error, SequifierRayError):
+        if isinstance(error, OSError) and error.errno is not None:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _write_error(outputs: Outputs, error: OSError) -> DataError:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from sequifier_ray.data.metadata import SPECIAL_TOKEN_IDS
 from sequifier_ray.errors import DataError
 from sequifier_ray.preprocess.columns import CodedColumn, Float64, Int64
 
-UNKNOWN_ID = 0
-OTHER_ID = 1
-MASK_ID = 2
-FIRST_ID = 3
-SPECIAL_TOKEN_IDS = {"[unknown]": UNKNOWN_ID, "[other]": OTHER_ID, "[mask]": MASK_ID}
+UNKNOWN_ID = SPECIAL_TOKEN_IDS["[unknown]"]
+OTHER_ID = SPECIAL_TOKEN_IDS["[other]"]
+FIRST_ID = len(SPECIAL_TOKEN_IDS)
 IdMap = dict[str, int]
 # (x - mean) / (std + this), as Sequifier has it
 STD_OFFSET = 1e-9
@@ -105,7 +104,7 @@ def build_id_map(values: Iterable[str | int]) -> IdMap:
 
 def n_classes(id_map: Mapping[str, int]) -> int:
     """Largest id + 1; never below 3, the reserved ids."""
-    return max(max(id_map.values(), default=0), MASK_ID) + 1
+    return max([*id_map.values(), FIRST_ID - 1]) + 1
 
 
 def ids_of_values(values: pl.Series, id_map: Mapping[str, int]) -> Int64:

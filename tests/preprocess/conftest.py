@@ -69,7 +69,7 @@ class Project:
         folder = path.parent if description.merge_output else path
         frames = []
         for k, entry in enumerate(read_split(str(path)).shards):
-            shard = open_shard(str(folder), entry, description.write_format)
+            shard = open_shard(str(folder), entry, description)
             offsets = np.asarray(shard.offsets)
             lengths = np.diff(offsets)
             within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)

@@ -30,11 +30,12 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def stored_windows(folder: Path, write_format: str) -> pl.DataFrame:
+def stored_windows(folder: Path) -> pl.DataFrame:
     """Every window of a split, left-padded with zeros, gathered from our shards."""
     rows: list[dict[str, Any]] = []
-    for entry in read_split(str(folder)).shards:
-        shard = open_shard(str(folder), entry, write_format)
+    metadata = read_split(str(folder))
+    for entry in metadata.shards:
+        shard = open_shard(str(folder), entry, metadata.description)
         offsets = np.asarray(shard.offsets)
         for s, (start, stop) in enumerate(pairwise(offsets)):
             for first in window_starts(int(stop - start), WIDTH, STRIDE):
@@ -62,7 +63,7 @@ def test_windows_vocabularies_and_statistics_are_those_of_sequifier(
     expected = pl.read_parquet(HERE / "sequifier_windows.parquet").filter(pl.col("split_method") == method)
     for split in range(3):
         theirs = expected.filter(pl.col("split") == split).sort("sequenceId", "start")
-        ours = stored_windows(project.root / "data" / f"events-split{split}", write_format)
+        ours = stored_windows(project.root / "data" / f"events-split{split}")
         exact = ["sequenceId", "start", "left_pad", "carrier", "origin", "dest"]
         assert ours.select(exact).to_dicts() == theirs.select(exact).to_dicts()
         for name in COLUMNS[3:]:
