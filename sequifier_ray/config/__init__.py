@@ -1,0 +1,1 @@
+"""Configuration: one frozen representation from YAML to engine."""

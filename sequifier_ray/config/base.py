@@ -1,0 +1,102 @@
+"""What all configuration sections share: frozen, strict about types, errors that know their field."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from sequifier_ray import storage
+
+Integer = Annotated[int, Field(strict=True)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+NaturalNumber = Annotated[int, Field(strict=True, ge=0)]
+Number = Annotated[float, Field(strict=True)]
+Positive = Annotated[float, Field(strict=True, gt=0)]
+NonNegative = Annotated[float, Field(strict=True, ge=0)]
+Flag = Annotated[bool, Field(strict=True)]
+Text = Annotated[str, Field(strict=True, min_length=1)]
+Names = Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One broken rule: the dotted field it is seen at, relative to the section, and the text after it."""
+
+    field: str
+    text: str
+
+
+class RuleError(ValueError):
+    """Rules between fields that a section breaks; pydantic hands it on, ``load`` gives it file and line."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(f"{p.field}: {p.text}" for p in problems))
+
+
+def require(problems: list[Problem]) -> None:
+    """Raise RuleError when there is a problem."""
+    if problems:
+        raise RuleError(problems)
+
+
+class Section(BaseModel):
+    """A frozen mapping of known fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+
+class Project(Section):
+    """A whole file: paths in it are relative to ``project_root``."""
+
+    project_root: Text = Field(
+        description="Folder that all paths are relative to; itself relative to where you stand."
+    )
+
+    @field_validator("project_root")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        return os.path.abspath(value) if storage.is_local(value) else value
+
+    def resolve(self, relative: str) -> str:
+        """A path of the configuration under ``project_root``; absolute paths and URIs stay as they are."""
+        return storage.join(self.project_root, relative)
+
+
+class NamedArguments(Section):
+    """A class by its torch name, with its keyword arguments; flat in YAML: ``{name: AdamW, weight_decay: 0.1}``."""
+
+    name: Text
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("arguments")
+    @classmethod
+    def _plain(cls, value: dict[str, Any]) -> dict[str, Any]:
+        bad = [name for name, argument in value.items() if not _is_plain(argument)]
+        require(
+            [
+                Problem(name, f"found {value[name]!r}; allowed: a number, text, true, false, null, or a list")
+                for name in bad
+            ]
+        )
+        return value
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    if isinstance(value, float):
+        return value - value == 0  # neither infinite nor NaN: both would change on the way to a worker
+    return value is None or isinstance(value, (bool, int, str))
+
+
+def nest_arguments(value: Any) -> Any:
+    """``{name, a, b}`` as ``{name, arguments: {a, b}}``; what already has that form, or no mapping, as it is."""
+    if not isinstance(value, Mapping) or set(value) == {"name", "arguments"}:
+        return value
+    nested = {"arguments": {str(k): v for k, v in value.items() if k != "name"}}
+    return nested | ({"name": value["name"]} if "name" in value else {})

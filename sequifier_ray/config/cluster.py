@@ -1,0 +1,40 @@
+"""The ``ray:`` section of train.yaml: where workers come from and what becomes of lost ones."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from sequifier_ray.config.base import Count, NonNegative, Section, Text
+
+
+class RayConfig(Section):
+    """How the ray launcher starts workers; without effect on the other launchers."""
+
+    address: Text | None = Field(
+        None,
+        description="Cluster to use: `auto`, `ray://host:port`, or null for RAY_ADDRESS, else a local instance "
+        "that ends with the run.",
+    )
+    resources_per_worker: dict[Text, NonNegative] = Field(
+        default_factory=dict,
+        description="Ray resources of one worker by name, on top of `{CPU: 1}` or, with `device: cuda`, "
+        "`{CPU: 1, GPU: 1}`.",
+    )
+    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
+        "PACK", description="How Ray places workers on nodes."
+    )
+    min_world_size: Count | None = Field(
+        None, description="Fewest workers an elastic run goes on with, up to `world_size`; null: not elastic."
+    )
+    max_failures: int = Field(
+        3, strict=True, ge=-1, description="Worker-group failures a run survives; -1: any number."
+    )
+    resource_timeout_s: NonNegative = Field(
+        600.0, description="Seconds to wait for resources that the cluster lacks before giving up."
+    )
+    storage_path: Text | None = Field(
+        None,
+        description="Shared folder or `s3://…` for Ray's own files; null: `logs/<model_name>` in the project.",
+    )

@@ -1,0 +1,206 @@
+"""preprocess.yaml: from tables to shards."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from itertools import pairwise
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+from typing_extensions import Self
+
+from sequifier_ray.config.base import (
+    Count,
+    Flag,
+    Integer,
+    Names,
+    NaturalNumber,
+    Number,
+    Problem,
+    Project,
+    Text,
+    require,
+)
+
+SUM_TOLERANCE = 1e-6
+RESERVED = ("sequenceId", "itemPosition")
+Boundary = int | datetime
+
+
+class PreprocessConfig(Project):
+    """All settings of a preprocess run."""
+
+    preprocessing_data_path: Text = Field(description="Input file, or folder of files of one format.")
+    read_format: Literal["csv", "parquet"] = Field("csv", description="Format of the input files.")
+    write_format: Literal["csv", "parquet", "pt"] = Field(
+        "parquet", description="Format of the output; `pt` is memory-mapped in training."
+    )
+    merge_output: Flag = Field(
+        True,
+        description="One file per split (csv or parquet; one process only) instead of a folder of shards (pt or "
+        "parquet). Distributed training needs false.",
+    )
+    selected_columns: Names | None = Field(None, description="Columns to process; null: all.")
+    categorical_columns: Names | None = Field(
+        None,
+        description="Columns to encode as ids, where the type does not say so (text, booleans, integers do).",
+    )
+    real_columns: Names | None = Field(
+        None, description="Columns to keep as numbers, where the type does not say so (floats do)."
+    )
+    column_data_types: dict[Text, Text] | None = Field(
+        None, description="Type of every processed column, such as `Float32` or `Int64`; null: from the data."
+    )
+    normalize_real_columns: Flag = Field(True, description="Store (x − mean) / (std + 1e-9) of real columns.")
+    normalize_on_all_data: Flag = Field(
+        False, description="Fit statistics and vocabularies on all rows instead of split 0 only."
+    )
+    split_ratios: tuple[Number, ...] | None = Field(
+        None, description="Share of each split: positive, sum 1. Required, but null for value_cutoff."
+    )
+    split_method: Literal["within_sequence", "between_sequence", "value_cutoff"] = Field(
+        "within_sequence",
+        description="Cut every sequence, deal out whole sequences, or cut at values of a column.",
+    )
+    split_column: Text | None = Field(
+        None, description="value_cutoff: column that never decreases within a sequence."
+    )
+    split_values: tuple[Boundary, ...] | None = Field(
+        None,
+        description="value_cutoff: increasing boundaries (integers or timestamps); a value equal to one is in the later split.",
+    )
+    window_length: Count = Field(
+        description="Width of a window in events: context plus `max_target_offset`, or more."
+    )
+    window_stride: Count | None = Field(
+        None, description="Events between window starts; null: `window_length`."
+    )
+    max_target_offset: NaturalNumber = Field(
+        1, description="Events that a window keeps for targets ahead of the context."
+    )
+    max_rows: Count | None = Field(None, description="First rows of the input to use; null: all.")
+    seed: Integer = Field(1010, description="Seed of the between_sequence split.")
+    n_cores: Count | None = Field(None, description="Threads; null: all cores.")
+    batches_per_file: Count = Field(
+        1024, description="Accepted without effect: shards are cut at 64 MB, at least 8 per split."
+    )
+    process_by_file: Flag = Field(True, description="Read one input file at a time; always so.")
+    continue_preprocessing: Flag = Field(
+        False,
+        description="Accepted without effect: results are published whole, an interrupted run is run again.",
+    )
+    metadata_config_path: Text | None = Field(
+        None, description="Take vocabularies and statistics from the description of an earlier run."
+    )
+    use_precomputed_maps: tuple[Text, ...] | None = Field(
+        None, description="Columns whose ids come from `configs/id_maps/<column>.json` (value → id, from 3)."
+    )
+
+    @field_validator("split_values", mode="before")
+    @classmethod
+    def _boundaries(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        text = f"found {value!r}; allowed: a list of integers, or of timestamps such as 2024-01-31"
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(text)
+        try:
+            return tuple(map(_boundary, value))
+        except (TypeError, ValueError) as error:
+            raise ValueError(text) from error
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        require(self._format_problems() + self._split_problems() + self._column_problems())
+        return self
+
+    def _format_problems(self) -> list[Problem]:
+        if self.write_format == "pt" and self.merge_output:
+            text = "found true; write_format: pt is written as a folder of shards; set merge_output: false"
+            return [Problem("merge_output", text)]
+        if self.write_format == "csv" and not self.merge_output:
+            text = "found false; write_format: csv is written as one file; set merge_output: true, or write parquet or pt"
+            return [Problem("merge_output", text)]
+        return []
+
+    def _split_problems(self) -> list[Problem]:
+        problems: list[Problem] = []
+        if self.split_method == "value_cutoff":
+            if self.split_ratios is not None:
+                text = (
+                    "value_cutoff takes its splits from split_values; remove split_ratios or set it to null"
+                )
+                problems.append(Problem("split_ratios", text))
+            for field in ("split_column", "split_values"):
+                if not getattr(self, field):
+                    problems.append(Problem(field, "split_method: value_cutoff needs it"))
+            return problems + _order_problems(self.split_values or ())
+        for field in ("split_column", "split_values"):
+            if getattr(self, field) is not None:
+                text = f"{self.split_method} does not use it; remove it or set split_method: value_cutoff"
+                problems.append(Problem(field, text))
+        if self.split_ratios is None:
+            return [
+                *problems,
+                Problem("split_ratios", f"{self.split_method} needs it, such as [0.8, 0.1, 0.1]"),
+            ]
+        total = sum(self.split_ratios)
+        if min(self.split_ratios, default=0) <= 0 or abs(total - 1) > SUM_TOLERANCE:
+            text = f"found {list(self.split_ratios)} with sum {total:.6g}; allowed: positive numbers that sum to 1"
+            problems.append(Problem("split_ratios", text))
+        return problems
+
+    def _column_problems(self) -> list[Problem]:
+        problems = []
+        both = [c for c in self.categorical_columns or () if c in (self.real_columns or ())]
+        if both:
+            text = f"found {both}, also in categorical_columns; allowed: each column in one of the two"
+            problems.append(Problem("real_columns", text))
+        if self.column_data_types is not None and self.selected_columns is not None:
+            wanted = [c for c in self.selected_columns if c not in RESERVED]
+            lacking = [c for c in wanted if c not in self.column_data_types]
+            if lacking:
+                text = f"lacks {lacking}; if set, it names every processed column"
+                problems.append(Problem("column_data_types", text))
+        return problems
+
+
+def _boundary(value: Any) -> Boundary:
+    """An integer, or a timestamp; a date is its midnight."""
+    if isinstance(value, bool) or not isinstance(value, (int, date, str)):
+        raise TypeError(value)
+    if isinstance(value, (int, datetime)):
+        return value
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day)
+    return datetime.fromisoformat(value.replace("Z", "+00:00"))
+
+
+def _order_problems(values: tuple[Boundary, ...]) -> list[Problem]:
+    try:
+        is_rising = all(a < b for a, b in pairwise(values))  # type: ignore[operator]
+    except TypeError:
+        return [
+            Problem(
+                "split_values", "mixes integers and timestamps, or timestamps with and without a time zone"
+            )
+        ]
+    if is_rising:
+        return []
+    found = [v if isinstance(v, int) else v.isoformat(" ") for v in values]
+    return [Problem("split_values", f"found {found}; allowed: strictly increasing boundaries")]
+
+
+def ignored_settings(config: PreprocessConfig) -> list[str]:
+    """Settings of the user that change nothing here, each with what happens instead."""
+    lines = []
+    if "batches_per_file" in config.model_fields_set:
+        lines.append("batches_per_file has no effect: shards are cut at 64 MB, at least 8 per split")
+    if config.continue_preprocessing:
+        lines.append(
+            "continue_preprocessing has no effect: results are published whole at the end of a run, so an "
+            "interrupted run is simply run again"
+        )
+    if not config.process_by_file:
+        lines.append("process_by_file: false has no effect: files are always read one at a time")
+    return lines

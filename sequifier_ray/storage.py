@@ -1,0 +1,199 @@
+"""Paths and file systems: plain paths and URIs (``s3://…``) behind one set of functions.
+
+Every function takes a path as text. What is read goes through ``pyarrow.fs``, imported on first use; local
+writes go through ``os``, for fsync and rename. All raise DataError, naming the path, where the file system
+refuses.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sequifier_ray.errors import DataError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def is_local(path: str) -> bool:
+    """True for a plain path or a ``file://`` URI."""
+    return path.startswith("file://") or not _SCHEME.match(path)
+
+
+def join(base: str, *parts: str) -> str:
+    """Parts under a base; an absolute part or URI replaces what stands before it."""
+    for part in parts:
+        if _SCHEME.match(part) or part.startswith("/"):
+            base = part
+        else:
+            base = os.path.join(base, part) if is_local(base) else f"{base.rstrip('/')}/{part}"
+    return base
+
+
+def file_system(path: str) -> tuple[FileSystem, str]:
+    """The file system of a path, and the path inside it."""
+    from pyarrow import ArrowInvalid
+    from pyarrow.fs import FileSystem, LocalFileSystem
+
+    if is_local(path):
+        return LocalFileSystem(), os.path.abspath(path.removeprefix("file://"))
+    try:
+        system, inner = FileSystem.from_uri(path)
+    except (ArrowInvalid, OSError) as error:
+        raise DataError(
+            f"{path}: no file system for this address ({error}); name a folder or s3://…"
+        ) from error
+    return system, inner
+
+
+def exists(path: str) -> bool:
+    """True where a file or folder is."""
+    return _info_type(path) != "NotFound"
+
+
+def file_bytes(path: str) -> int | None:
+    """Size of a file in bytes; None where there is no such file."""
+    system, inner = file_system(path)
+    with _reporting("look at", path):
+        info = system.get_file_info(inner)
+    return int(info.size) if info.is_file else None
+
+
+def read_bytes(path: str) -> bytes:
+    """The whole content of a file."""
+    system, inner = file_system(path)
+    with _reporting("read", path), system.open_input_stream(inner) as stream:
+        return bytes(stream.read())
+
+
+def read_text(path: str) -> str:
+    """The whole content of a UTF-8 file."""
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text (byte {error.start:,}); write the file again") from error
+
+
+def list_names(folder: str) -> list[str]:
+    """Names of the files and folders directly in a folder, sorted."""
+    from pyarrow.fs import FileSelector
+
+    system, inner = file_system(folder)
+    with _reporting("list", folder):
+        return sorted(info.base_name for info in system.get_file_info(FileSelector(inner)))
+
+
+def make_folder(path: str) -> None:
+    """Make a folder and those above it; one that is there already is fine."""
+    system, inner = file_system(path)
+    with _reporting("make the folder", path):
+        system.create_dir(inner, recursive=True)
+
+
+def delete_folder(path: str, missing_ok: bool = True) -> None:
+    """Delete a folder with all it holds."""
+    kind = _info_type(path)
+    if kind == "NotFound" and missing_ok:
+        return
+    system, inner = file_system(path)
+    with _reporting("delete", path):
+        system.delete_dir(inner)
+
+
+def write_atomic(path: str, data: bytes | str) -> None:
+    """Write a file that is seen whole or not at all: a temporary file beside it, fsync, rename.
+
+    The folder is made where it lacks. An object store shows an object only once it is complete.
+    """
+    content = data.encode("utf-8") if isinstance(data, str) else data
+    system, inner = file_system(path)
+    if not is_local(path):
+        with _reporting("write", path), system.open_output_stream(inner) as stream:
+            stream.write(content)
+        return
+    temporary = os.path.join(os.path.dirname(inner), f".{os.path.basename(inner)}.{uuid.uuid4().hex[:8]}")
+    with _reporting("write", path):
+        os.makedirs(os.path.dirname(inner), exist_ok=True)
+        try:
+            with open(temporary, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, inner)
+        except BaseException:
+            if os.path.exists(temporary):
+                os.unlink(temporary)
+            raise
+        _sync_folder(os.path.dirname(inner))
+
+
+def publish_folder(temporary: str, target: str) -> None:
+    """Rename a finished folder to its published name.
+
+    An existing target is moved aside, deleted afterwards, and moved back when the publishing fails. Without
+    renames (an object store) files are moved one by one.
+    """
+    system, source = file_system(temporary)
+    _, inner = file_system(target)
+    aside = os.path.join(os.path.dirname(inner), f".{os.path.basename(inner)}.previous")
+    had_target = exists(target)
+    with _reporting("publish", target):
+        if not is_local(target):
+            if had_target:
+                system.delete_dir(inner)
+            system.move(source, inner)
+            return
+        os.makedirs(os.path.dirname(inner), exist_ok=True)
+        if had_target:
+            if os.path.isdir(aside):
+                shutil.rmtree(aside)
+            os.rename(inner, aside)
+        try:
+            os.rename(source, inner)
+        except BaseException:
+            if had_target:
+                os.rename(aside, inner)
+            raise
+        _sync_folder(os.path.dirname(inner))
+    delete_folder(aside)
+
+
+def _info_type(path: str) -> str:
+    system, inner = file_system(path)
+    with _reporting("look at", path):
+        return str(system.get_file_info(inner).type.name)
+
+
+def _sync_folder(folder: str) -> None:
+    """Names on disk, not only contents."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _reporting(action: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) or error.errno == errno.ENOENT:
+            raise DataError(f"cannot {action} {path}: it does not exist") from error
+        remedy = ""
+        if error.errno in _FULL:
+            remedy = "; free space or point project_root elsewhere"
+        elif isinstance(error, PermissionError) or error.errno in _DENIED:
+            remedy = "; check the permissions of the folder"
+        raise DataError(f"cannot {action} {path}: {error.strerror or error}{remedy}") from error
