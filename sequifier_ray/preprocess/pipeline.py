@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sequifier_ray.config.preprocess import ignored_settings
 from sequifier_ray.errors import ConfigError
 
 if TYPE_CHECKING:
     from sequifier_ray.config.preprocess import PreprocessConfig
+    from sequifier_ray.data.metadata import DatasetDescription
     from sequifier_ray.preprocess.write import SplitSummary
 
 LARGE_VOCABULARY = 100_000
@@ -60,56 +64,71 @@ def preprocess(config: PreprocessConfig, report: Callable[[str], None]) -> Prepr
     from sequifier_ray.preprocess.splits import cut_splits, sequence_lengths
     from sequifier_ray.preprocess.write import outputs_of, write_results
 
+    _check_paths(config)
     outputs = outputs_of(config)
-    if Path(config.resolve(config.preprocessing_data_path)) == outputs.data_folder:
-        raise ConfigError(
-            f"preprocessing_data_path: {config.preprocessing_data_path} is the folder that results are "
-            "written to; put the input files into a folder of their own"
-        )
-    for line in _settings_without_effect(config):
-        report(line)
+    for line in ignored_settings(config):
+        report(f"warning: {line}")
     if recover(outputs):
         report("cleared what an interrupted run had left")
     watch = Stopwatch()
-    with watch.measure("read"):
-        table, roles = read_source(config, report)
-    with watch.measure("order"):
-        table = order_events(table)
-    with watch.measure("split"):
-        splits = cut_splits(table, config)
-    with watch.measure("fit"):
-        description = fit_description(config, table, roles.columns, splits)
-    for name, count in description.n_classes.items():
-        if count > LARGE_VOCABULARY:
-            report(f'warning: column "{name}" has {count:,} classes, and its embedding as many rows')
+    with _importing("torch" if config.write_format == "pt" else "pyarrow"):
+        with watch.measure("read"):
+            table, roles = read_source(config, report)
+        with watch.measure("order"):
+            table = order_events(table)
+        with watch.measure("split"):
+            splits = cut_splits(table, config)
+        with watch.measure("fit"):
+            description = fit_description(config, table, roles.columns, splits)
     with watch.measure("write"), staged(outputs) as folder:
         split_summaries = write_results(folder, table, splits, description, report)
-    kept = sum(segments.n_events for segments in splits)
-    dropped = len(table.sequence_ids) - kept
-    reason = "after int(sum of split_ratios * n) of their sequence"
-    if dropped:
-        report(
-            f"warning: {dropped:,} events dropped: {reason} (the ratios sum to less than 1 in floating point)"
-        )
+    dropped = {}
+    if events := len(table.sequence_ids) - sum(segments.n_events for segments in splits):
+        dropped = {"after int(sum of split_ratios * n) of their sequence": events}
+    _report_remarks(description, dropped, report)
     return PreprocessSummary(
         description_path=str(outputs.description),
         rows=len(table.sequence_ids),
         sequences=len(sequence_lengths(table.sequence_ids)[0]),
         splits=split_summaries,
-        dropped_events={reason: dropped} if dropped else {},
+        dropped_events=dropped,
         seconds=watch.seconds,
     )
 
 
-def _settings_without_effect(config: PreprocessConfig) -> list[str]:
-    lines = []
-    if "batches_per_file" in config.model_fields_set:
-        lines.append("warning: batches_per_file has no effect: shards are cut at 64 MB, at least 8 per split")
-    if config.continue_preprocessing:
-        lines.append(
-            "warning: continue_preprocessing has no effect: results are published whole at the end of a run, "
-            "so an interrupted run is simply run again"
+def _check_paths(config: PreprocessConfig) -> None:
+    if "://" in config.project_root:
+        raise ConfigError(
+            f"project_root: {config.project_root} is an address; preprocess writes to a local or mounted folder"
         )
-    if not config.process_by_file:
-        lines.append("warning: process_by_file: false has no effect: files are always read one at a time")
-    return lines
+    if Path(config.resolve(config.preprocessing_data_path)) == Path(config.resolve("data")):
+        raise ConfigError(
+            f"preprocessing_data_path: {config.preprocessing_data_path} is the folder that results are "
+            "written to; put the input files into a folder of their own"
+        )
+
+
+@contextmanager
+def _importing(module: str) -> Iterator[None]:
+    """Import a module beside other work: what the last pass needs takes as long to load as the others run.
+
+    It is waited for also after an error, for a process must not end in the midst of an import.
+    """
+    thread = threading.Thread(target=importlib.import_module, args=(module,))
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def _report_remarks(
+    description: DatasetDescription, dropped: dict[str, int], report: Callable[[str], None]
+) -> None:
+    for name, count in description.n_classes.items():
+        if count > LARGE_VOCABULARY:
+            report(f'warning: column "{name}" has {count:,} classes, and its embedding as many rows')
+    for reason, events in dropped.items():
+        report(
+            f"warning: {events:,} events dropped: {reason} (the ratios sum to less than 1 in floating point)"
+        )

@@ -33,12 +33,14 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Roles:
-    """What is made of every column: `columns` in their order, each either categorical or real."""
+    """What is made of every column: `columns` in their order, each either categorical or real; the column
+    of a value_cutoff split, and whether its boundaries are timestamps."""
 
     columns: tuple[str, ...]
     categorical: tuple[str, ...]
     real: tuple[str, ...]
     split_column: str | None
+    cuts_at_times: bool
 
 
 def describe_parquet(path: str) -> SourceFile:
@@ -162,7 +164,8 @@ def choose_roles(config: PreprocessConfig, schema: Schema) -> Roles:
         raise ConfigError("no columns to process: the input holds only sequenceId and itemPosition")
     categorical = tuple(name for name in columns if _is_categorical(config, schema, name))
     real = tuple(name for name in columns if name not in categorical)
-    return Roles(tuple(columns), categorical, real, split_column)
+    cuts_at_times = not all(isinstance(value, int) for value in config.split_values or ())
+    return Roles(tuple(columns), categorical, real, split_column, cuts_at_times)
 
 
 def _is_time(dtype: Type) -> bool:

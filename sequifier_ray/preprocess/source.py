@@ -94,7 +94,7 @@ def _read_file(
         real[name] = _reals(frame[name], path, sequence_ids)
     split_values = None
     if roles.split_column is not None:
-        split_values = _split_values(frame[roles.split_column], path)
+        split_values = _split_values(frame[roles.split_column], path, at_times=roles.cuts_at_times)
     categorical = {}
     for name in roles.categorical:
         categorical[name] = code_column(_categories(frame[name], schema[name], path))
@@ -177,24 +177,25 @@ def _categories(column: pl.Series, dtype: Type, path: str) -> pl.Series:
     return integers
 
 
-def _split_values(column: pl.Series, path: str) -> Int64:
+def _split_values(column: pl.Series, path: str, *, at_times: bool) -> Int64:
     """The split column as int64: integers as they are, timestamps as microseconds since 1970 in UTC."""
     _refuse_nulls(column, path, "split_column needs a value in every row")
-    if column.dtype.is_integer():
+    if column.dtype.is_integer() and not at_times:
         return _integers(column, path)
     times = column
-    if column.dtype == pl.String:
+    if column.dtype == pl.String and at_times:
         times = column.str.to_datetime(time_unit="us", time_zone="UTC", strict=False)
         if times.null_count():
             row = _first_row(times.is_null())
             raise DataError(
                 f'{path}: split_column "{column.name}" holds {column[row]!r} in row {row + 1:,}, '
-                "which is neither an integer nor an ISO timestamp"
+                "which is not an ISO timestamp"
             )
-    if times.dtype != pl.Date and times.dtype != pl.Datetime:
+    if not at_times or times.dtype not in (pl.Date, pl.Datetime):
+        wanted = "timestamps" if at_times else "integers"
         raise DataError(
-            f'{path}: split_column "{column.name}" is of type {column.dtype}; allowed are integers, dates '
-            "and timestamps"
+            f'{path}: split_column "{column.name}" is of type {column.dtype}, but split_values are {wanted}; '
+            "both must be integers, or both dates and timestamps"
         )
     if times.dtype == pl.Date:
         times = times.cast(pl.Datetime("us"))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sequifier_ray.errors import ConfigError, DataError
+from sequifier_ray.errors import DataError
 from sequifier_ray.preprocess.columns import EventTable, Int64
 
 if TYPE_CHECKING:
@@ -67,26 +67,12 @@ def between_sequence_split(sequence_ids: Int64, ratios: Sequence[float], seed: i
     return np.minimum(splits, len(ratios) - 1)
 
 
-def boundary_value(value: object) -> int:
+def boundary_value(value: int | datetime) -> int:
     """One of `split_values` as an integer: itself, or microseconds since 1970 (no time zone means UTC)."""
     if isinstance(value, int):
         return value
-    moment = value
-    if isinstance(moment, str):
-        try:
-            moment = datetime.fromisoformat(moment.replace("Z", "+00:00"))
-        except ValueError as error:
-            raise ConfigError(
-                f"split_values: {value!r} is neither an integer nor an ISO timestamp"
-            ) from error
-    if isinstance(moment, date) and not isinstance(moment, datetime):
-        moment = datetime(moment.year, moment.month, moment.day)
-    if not isinstance(moment, datetime):
-        raise ConfigError(f"split_values: {value!r} is neither an integer nor an ISO timestamp")
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    span = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+    moment = value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)
+    return (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
 
 
 def value_cutoff_bounds(table: EventTable, first_rows: Int64, boundaries: Int64, column: str) -> Int64:

@@ -12,9 +12,9 @@ import polars as pl
 import pytest
 import yaml
 from sequifier_ray.config.load import load_preprocess
+
 from sequifier_ray.data.metadata import DatasetDescription, read_description, read_split
 from sequifier_ray.data.shards import open_shard
-
 from sequifier_ray.preprocess.pipeline import PreprocessSummary, preprocess
 
 SETTINGS: dict[str, Any] = {

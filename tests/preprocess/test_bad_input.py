@@ -218,6 +218,13 @@ def test_input_in_the_folder_of_the_results(project: Any, events: Any) -> None:
         project.run(preprocessing_data_path="data")
 
 
+def test_project_at_an_address(project: Any) -> None:
+    with pytest.raises(
+        ConfigError, match="project_root: s3://bucket/x is an address; preprocess writes to a"
+    ):
+        project.run(project_root="s3://bucket/x")
+
+
 def test_blank_ids_in_csv(project: Any, events: Any) -> None:
     table = "sequenceId,itemPosition,kind\n,0,a\n,1,b\n"
     text = 'column "sequenceId" holds 2 null values, first in row 1'
@@ -228,6 +235,17 @@ def test_cutoff_column_that_decreases(project: Any, events: Any) -> None:
     text = 'split_column "level" decreases 2 times within a sequence, first in sequenceId 0 at itemPosition 4'
     cutoff = {"split_method": "value_cutoff", "split_ratios": None, "split_column": "level"}
     expect(project, events, events([12]), DataError, text, split_values=[2], **cutoff)
+
+
+def test_cutoff_of_another_type(project: Any, events: Any) -> None:
+    cutoff = {"split_method": "value_cutoff", "split_ratios": None, "split_column": "level"}
+    text = 'split_column "level" is of type Int64, but split_values are timestamps; both must be integers'
+    expect(project, events, events([12]), DataError, text, split_values=["2024-01-01"], **cutoff)
+    cutoff["split_column"] = "kind"
+    text = "split_column \"kind\" holds 'k0' in row 1, which is not an ISO timestamp"
+    expect(project, events, events([12]), DataError, text, split_values=["2024-01-01"], **cutoff)
+    text = 'split_column "kind" is of type String, but split_values are integers'
+    expect(project, events, events([12]), DataError, text, split_values=[1], **cutoff)
 
 
 def test_split_without_events(project: Any, events: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+
 from sequifier_ray.data.metadata import read_split
 
 FORMATS = [("pt", False), ("parquet", False), ("parquet", True), ("csv", True)]
@@ -180,7 +181,7 @@ def test_timestamps_as_split_column(project: Any, events: Any) -> None:
     )
     cutoff = {"split_method": "value_cutoff", "split_ratios": None, "split_column": "at"}
     project.write(table)
-    project.run(split_values=["2024-01-11", "2024-01-16T00:00:00Z"], **cutoff)
+    project.run(split_values=["2024-01-11", "2024-01-16T00:00:00"], **cutoff)
     assert [project.events(i)["itemPosition"].unique().to_list() for i in range(3)] == [
         list(range(10)),
         list(range(10, 15)),
@@ -190,7 +191,7 @@ def test_timestamps_as_split_column(project: Any, events: Any) -> None:
     first = project.snapshot()
     project.write(table.with_columns(pl.col("at").dt.strftime("%Y-%m-%dT%H:%M:%SZ")), "events.csv")
     settings = {"preprocessing_data_path": "events.csv", "read_format": "csv"}
-    project.run(split_values=["2024-01-11", "2024-01-16T00:00:00Z"], **cutoff, **settings)
+    project.run(split_values=["2024-01-11", "2024-01-16T00:00:00"], **cutoff, **settings)
     assert project.snapshot() == first
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+
 from sequifier_ray.data.metadata import read_split
 from sequifier_ray.data.shards import open_shard
 from sequifier_ray.data.windows import window_starts
