@@ -129,6 +129,7 @@ def _stored_type(config: PreprocessConfig, name: str, classes: int | None) -> st
     wanted = (config.column_data_types or {}).get(name, "Float32")
     if wanted not in REAL_TYPES:
         raise ConfigError(
-            f'column_data_types: real column "{name}" is to be {wanted}; allowed are {" and ".join(REAL_TYPES)}'
+            f'column_data_types: real column "{name}" is to be {wanted}; '
+            f"allowed are {' and '.join(REAL_TYPES)}"
         )
     return wanted

@@ -71,10 +71,10 @@ def recover(outputs: Outputs) -> bool:
         for entry in outputs.published():
             target = outputs.target(entry)
             shutil.rmtree(target) if target.is_dir() else target.unlink()
-        os.rename(outputs.previous, outputs.retiring)
+        outputs.previous.rename(outputs.retiring)
     if outputs.retiring.exists():
         for path in sorted(outputs.retiring.iterdir()):
-            os.rename(path, outputs.target(path.name))
+            path.rename(outputs.target(path.name))
     _remove_staging(outputs)
     return True
 
@@ -103,15 +103,15 @@ def _publish(outputs: Outputs) -> None:
     _flush(outputs.new)
     outputs.retiring.mkdir()
     for entry in outputs.published():
-        os.rename(outputs.target(entry), outputs.retiring / entry)
-    os.rename(outputs.retiring, outputs.previous)
+        outputs.target(entry).rename(outputs.retiring / entry)
+    outputs.retiring.rename(outputs.previous)
     for entry in [*entries, DESCRIPTION]:
-        os.rename(outputs.new / entry, outputs.target(entry))
+        (outputs.new / entry).rename(outputs.target(entry))
 
 
 def _remove_staging(outputs: Outputs) -> None:
     if outputs.previous.exists():
-        os.rename(outputs.previous, outputs.staging / "obsolete")
+        outputs.previous.rename(outputs.staging / "obsolete")
     shutil.rmtree(outputs.staging)
 
 

@@ -97,7 +97,7 @@ def unify_schemas(files: Sequence[SourceFile], read_format: str) -> Schema:
     naming the two files that differ.
     """
     first = files[0]
-    unified: dict[str, Type] = {name: pl.Null for name in first.schema}
+    unified: dict[str, Type] = dict.fromkeys(first.schema, pl.Null)
     origin: dict[str, str] = {}
     for file in files:
         if set(file.schema) != set(unified):

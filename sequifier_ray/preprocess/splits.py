@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,8 +49,10 @@ def sequence_lengths(sequence_ids: Int64) -> tuple[Int64, Int64]:
 
 
 def within_sequence_bounds(lengths: Int64, ratios: Sequence[float]) -> Int64:
-    """Upper bounds int(cumsum(ratios) * n) of every split in every sequence, `[n_sequences, n_splits]`."""
-    return (np.cumsum(ratios)[None, :] * lengths[:, None]).astype(np.int64)
+    """Upper bounds int(cumsum(ratios) * n) of every split in every sequence, `[n_sequences, n_splits]`,
+    at most n: ratios may sum to a little more than 1."""
+    bounds = (np.cumsum(ratios)[None, :] * lengths[:, None]).astype(np.int64)
+    return np.minimum(bounds, lengths[:, None])
 
 
 def between_sequence_split(sequence_ids: Int64, ratios: Sequence[float], seed: int) -> Int64:
@@ -67,10 +69,14 @@ def between_sequence_split(sequence_ids: Int64, ratios: Sequence[float], seed: i
     return np.minimum(splits, len(ratios) - 1)
 
 
-def boundary_value(value: int | datetime) -> int:
+def boundary_value(value: int | datetime | date | str) -> int:
     """One of `split_values` as an integer: itself, or microseconds since 1970 (no time zone means UTC)."""
     if isinstance(value, int):
         return value
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    if not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
     moment = value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)
     return (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
 
@@ -85,8 +91,8 @@ def value_cutoff_bounds(table: EventTable, first_rows: Int64, boundaries: Int64,
     if len(falls):
         row = falls[0] + 1
         raise DataError(
-            f'split_column "{column}" decreases {len(falls):,} time{"s" * (len(falls) > 1)} within a sequence, '
-            f"first in sequenceId {ids[row]} at itemPosition {table.item_positions[row]}; "
+            f'split_column "{column}" decreases {len(falls):,} time{"s" * (len(falls) > 1)} within a '
+            f"sequence, first in sequenceId {ids[row]} at itemPosition {table.item_positions[row]}; "
             "value_cutoff needs a column that never decreases within a sequence"
         )
     counts = [np.add.reduceat((values < b).astype(np.int64), first_rows) for b in boundaries]
@@ -99,7 +105,8 @@ def cut_splits(table: EventTable, config: PreprocessConfig) -> tuple[Segments, .
     has none at all."""
     first_rows, lengths = sequence_lengths(table.sequence_ids)
     if config.split_method == "value_cutoff":
-        assert config.split_column is not None and config.split_values is not None
+        assert config.split_column is not None
+        assert config.split_values is not None
         boundaries = np.array([boundary_value(value) for value in config.split_values], np.int64)
         upper = value_cutoff_bounds(table, first_rows, boundaries, config.split_column)
     elif config.split_method == "within_sequence":

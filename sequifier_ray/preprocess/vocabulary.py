@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -123,8 +124,7 @@ def read_precomputed_map(path: str, column: str) -> IdMap:
     Raises DataError when the file is missing, is not such a map, or holds ids below 3.
     """
     try:
-        with open(path, encoding="utf-8") as stream:
-            content = json.load(stream)
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(
             f'use_precomputed_maps: "{column}" needs the file {path}, which does not exist'

@@ -3,7 +3,8 @@
     python tests/benchmarks/preprocess.py [--sequifier PATH/TO/sequifier] [--copies 10] [--repeats 3]
 
 Both run as their own process, start-up included, one after the other on the same machine; the best of
-`repeats` runs counts for us, a single run for Sequifier. Prints a table and, as the last line, one JSON object.
+`repeats` runs counts for us, a single run for Sequifier. Prints a table and, as the last line, one JSON
+object.
 """
 
 from __future__ import annotations

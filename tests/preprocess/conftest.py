@@ -1,4 +1,4 @@
-"""A project in a temporary folder: write a table and a preprocess.yaml, run the pipeline, look at the results."""
+"""A project in a temporary folder: write a table and a preprocess.yaml, run, look at the results."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
-from sequifier_ray.config.load import load_preprocess
 
+from sequifier_ray.config.load import load_preprocess
 from sequifier_ray.data.metadata import DatasetDescription, read_description, read_split
 from sequifier_ray.data.shards import open_shard
 from sequifier_ray.preprocess.pipeline import PreprocessSummary, preprocess

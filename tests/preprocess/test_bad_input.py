@@ -261,7 +261,7 @@ def test_precomputed_map_that_is_missing_or_wrong(project: Any, events: Any) -> 
     with pytest.raises(DataError, match="the id of 'k1' is 3; ids are distinct integers from 3"):
         project.run(use_precomputed_maps=["kind"])
     project.write('{"k0": ', "configs/id_maps/kind.json")
-    with pytest.raises(DataError, match="kind.json is not valid JSON"):
+    with pytest.raises(DataError, match=r"kind\.json is not valid JSON"):
         project.run(use_precomputed_maps=["kind"])
 
 
@@ -269,7 +269,7 @@ def test_reused_metadata_without_a_column(project: Any, events: Any) -> None:
     project.write(events([12]), "old.parquet")
     project.run(preprocessing_data_path="old.parquet", selected_columns=["level", "size"])
     project.write(events([12]))
-    with pytest.raises(ConfigError, match='old.json does not know the categorical column "kind"'):
+    with pytest.raises(ConfigError, match=r'old\.json does not know the categorical column "kind"'):
         project.run(metadata_config_path="configs/metadata_configs/old.json")
 
 

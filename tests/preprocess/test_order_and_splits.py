@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 
 import numpy as np
 import pytest
@@ -60,6 +60,11 @@ def test_within_sequence_bounds(lengths: list[int], ratios: list[float]) -> None
         assert row == [int(upper * n) for upper in np.cumsum(ratios)]
 
 
+def test_ratios_that_sum_to_a_little_more_than_1_do_not_reach_into_the_next_sequence() -> None:
+    bounds = within_sequence_bounds(np.array([2_000_000, 5]), [0.5, 0.5000009])
+    assert bounds.tolist() == [[1_000_000, 2_000_000], [2, 5]]
+
+
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=20, unique=True), st.integers(0, 9999))
 def test_between_sequence_split(ids: list[int], seed: int) -> None:
     ratios = [0.5, 0.25, 0.25]
@@ -86,7 +91,8 @@ def test_boundaries_are_integers_or_moments_in_utc() -> None:
     midnight = datetime(2024, 1, 2, tzinfo=timezone.utc)
     microseconds = int(midnight.timestamp()) * 1_000_000
     east = timezone(timedelta(hours=2))
-    for moment in (midnight, datetime(2024, 1, 2), datetime(2024, 1, 2, 2, tzinfo=east)):
+    moments = (midnight, datetime(2024, 1, 2), datetime(2024, 1, 2, 2, tzinfo=east), date(2024, 1, 2))
+    for moment in (*moments, "2024-01-02", "2024-01-02T00:00:00Z"):
         assert boundary_value(moment) == microseconds
     assert boundary_value(datetime(1969, 12, 31, 23, 59, 59, 999_999)) == -1
     assert boundary_value(17) == 17
@@ -105,7 +111,8 @@ def test_shards_hold_whole_segments_and_about_equal_events(
     cuts = plan_shards(np.array(lengths), width, target)
     n_events = sum(lengths)
     n_shards = len(cuts) - 1
-    assert cuts[0] == 0 and cuts[-1] == len(lengths)
+    assert cuts[0] == 0
+    assert cuts[-1] == len(lengths)
     assert (np.diff(cuts) >= 1).all()
     assert n_shards == min(max(-(-n_events * width // target), 8), len(lengths))
     events = np.add.reduceat(lengths, cuts[:-1])

@@ -40,7 +40,8 @@ def test_every_event_is_stored_once_in_order(
         assert ours["kind"].to_list() == kinds
         assert ours["level"].to_list() == [id_maps["level"][str(v)] for v in expected["level"]]
         np.testing.assert_array_equal(ours["size"].to_numpy(), expected["size"].to_numpy().astype(np.float32))
-        assert ours["kind"].dtype == pl.UInt8 and ours["size"].dtype == pl.Float32
+        assert ours["kind"].dtype == pl.UInt8
+        assert ours["size"].dtype == pl.Float32
         assert ours["shard"].n_unique() == (1 if merge_output else min(8, ours["sequenceId"].n_unique()))
 
 
@@ -200,7 +201,8 @@ def test_summary_and_report(project: Any, events: Any) -> None:
     summary = project.run(split_ratios=[0.7, 0.2, 0.1])
     # ratios that sum to 0.9999999999999999: Sequifier drops the last event, and so do we, but say so
     lost = sum(n - int(np.cumsum([0.7, 0.2, 0.1])[-1] * n) for n in (1, 10, 33))
-    assert lost and list(summary.dropped_events.values()) == [lost]
+    assert lost > 0
+    assert list(summary.dropped_events.values()) == [lost]
     assert any(line.startswith(f"warning: {lost} events dropped: ") for line in project.lines)
     assert sum(split.events for split in summary.splits) == 44 - lost
     first = summary.splits[0]
