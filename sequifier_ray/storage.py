@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import re
 import shutil
 import uuid
@@ -32,13 +33,15 @@ def is_local(path: str) -> bool:
 
 
 def join(base: str, *parts: str) -> str:
-    """Parts under a base; an absolute part or URI replaces what stands before it."""
+    """Parts under a base, normalized; an absolute part or URI replaces what stands before it.
+
+    >>> join("/project", "./data", "x.pt"), join("s3://bucket/run", "logs")
+    ('/project/data/x.pt', 's3://bucket/run/logs')
+    """
     for part in parts:
-        if _SCHEME.match(part) or part.startswith("/"):
-            base = part
-        else:
-            base = os.path.join(base, part) if is_local(base) else f"{base.rstrip('/')}/{part}"
-    return base
+        base = part if _SCHEME.match(part) else posixpath.join(base, part)
+    scheme, separator, rest = base.partition("://")
+    return scheme + separator + posixpath.normpath(rest) if separator else posixpath.normpath(base)
 
 
 def file_system(path: str) -> tuple[FileSystem, str]:
@@ -141,20 +144,16 @@ def write_atomic(path: str, data: bytes | str) -> None:
 def publish_folder(temporary: str, target: str) -> None:
     """Rename a finished folder to its published name.
 
-    An existing target is moved aside, deleted afterwards, and moved back when the publishing fails. Without
-    renames (an object store) files are moved one by one.
+    An existing target is moved aside, deleted afterwards, and moved back when the publishing fails. Both
+    lie on one local file system: object stores have no rename.
     """
-    system, source = file_system(temporary)
+    assert is_local(temporary) and is_local(target), (temporary, target)
+    _, source = file_system(temporary)
     _, inner = file_system(target)
     aside = os.path.join(os.path.dirname(inner), f".{os.path.basename(inner)}.previous")
-    had_target = exists(target)
     with _reporting("publish", target):
-        if not is_local(target):
-            if had_target:
-                system.delete_dir(inner)
-            system.move(source, inner)
-            return
         os.makedirs(os.path.dirname(inner), exist_ok=True)
+        had_target = os.path.lexists(inner)
         if had_target:
             if os.path.isdir(aside):
                 shutil.rmtree(aside)

@@ -60,7 +60,9 @@ class Project(Section):
     @field_validator("project_root")
     @classmethod
     def _absolute(cls, value: str) -> str:
-        return os.path.abspath(value) if storage.is_local(value) else value
+        if "://" in value:
+            raise ValueError(f"found {value}; allowed: a folder on a local or shared file system")
+        return os.path.abspath(value)
 
     def resolve(self, relative: str) -> str:
         """A path of the configuration under ``project_root``; absolute paths and URIs stay as they are."""

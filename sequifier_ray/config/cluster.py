@@ -13,7 +13,7 @@ class RayConfig(Section):
     """How the ray launcher starts workers; without effect on the other launchers."""
 
     address: Text | None = Field(
-        None,
+        default=None,
         description="Cluster to use: `auto`, `ray://host:port`, or null for RAY_ADDRESS, else a local instance "
         "that ends with the run.",
     )
@@ -23,18 +23,19 @@ class RayConfig(Section):
         "`{CPU: 1, GPU: 1}`.",
     )
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
-        "PACK", description="How Ray places workers on nodes."
+        default="PACK", description="How Ray places workers on nodes."
     )
     min_world_size: Count | None = Field(
-        None, description="Fewest workers an elastic run goes on with, up to `world_size`; null: not elastic."
+        default=None,
+        description="Fewest workers an elastic run goes on with, up to `world_size`; null: not elastic.",
     )
     max_failures: int = Field(
-        3, strict=True, ge=-1, description="Worker-group failures a run survives; -1: any number."
+        default=3, strict=True, ge=-1, description="Worker-group failures a run survives; -1: any number."
     )
     resource_timeout_s: NonNegative = Field(
-        600.0, description="Seconds to wait for resources that the cluster lacks before giving up."
+        default=600.0, description="Seconds to wait for resources that the cluster lacks before giving up."
     )
     storage_path: Text | None = Field(
-        None,
+        default=None,
         description="Shared folder or `s3://…` for Ray's own files; null: `logs/<model_name>` in the project.",
     )

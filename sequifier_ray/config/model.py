@@ -26,15 +26,15 @@ class Attention(Section):
     """Self-attention of every block."""
 
     type: Literal["mha", "mqa", "gqa"] = Field(
-        "mha",
+        default="mha",
         description="Keys and values per query head (mha), for all heads (mqa), or per group of heads (gqa).",
     )
     n_heads: Count = Field(description="Query heads; divides `dim_model`.")
     n_kv_heads: Count | None = Field(
-        None,
+        default=None,
         description="Key/value heads. mha: `n_heads` (or null); mqa: 1 (or null); gqa: required, divides `n_heads`.",
     )
-    output_projection: Flag = Field(True, description="A linear map after the heads are joined.")
+    output_projection: Flag = Field(default=True, description="A linear map after the heads are joined.")
 
     @property
     def kv_heads(self) -> int:
@@ -63,25 +63,27 @@ class FeedForward(Section):
 
     dim: Count = Field(description="Hidden width.")
     activation: Literal["relu", "gelu", "swiglu"] = Field(
-        "relu", description="swiglu is `w3(silu(w1 x) · w2 x)`, three maps instead of two."
+        default="relu", description="swiglu is `w3(silu(w1 x) · w2 x)`, three maps instead of two."
     )
 
 
 class Normalization(Section):
     """Normalization of every block."""
 
-    type: Literal["layer_norm", "rmsnorm"] = Field("layer_norm", description="rmsnorm has eps 1e-6.")
-    norm_first: Flag = Field(True, description="Before attention and feed-forward (pre-norm) or after them.")
+    type: Literal["layer_norm", "rmsnorm"] = Field(default="layer_norm", description="rmsnorm has eps 1e-6.")
+    norm_first: Flag = Field(
+        default=True, description="Before attention and feed-forward (pre-norm) or after them."
+    )
 
 
 class PositionEncoding(Section):
     """How the model knows where an event stands."""
 
     type: Literal["learned", "rope", "sinusoidal"] = Field(
-        "learned",
+        default="learned",
         description="rope turns queries and keys, in the half-split form, and needs an even head width.",
     )
-    theta: Positive = Field(10000.0, description="Base of the angles of rope and sinusoidal.")
+    theta: Positive = Field(default=10000.0, description="Base of the angles of rope and sinusoidal.")
 
 
 class Architecture(Section):
@@ -89,7 +91,7 @@ class Architecture(Section):
 
     dim_model: Count = Field(description="Width of the residual stream; divisible by `attention.n_heads`.")
     max_context_length: Count | None = Field(
-        None, description="Longest context in events; null: `global_training.context_length`."
+        default=None, description="Longest context in events; null: `global_training.context_length`."
     )
     num_layers: Count = Field(description="Depth, counting shared blocks every time they are used.")
     attention: Attention
@@ -97,12 +99,14 @@ class Architecture(Section):
     normalization: Normalization = Field(default_factory=Normalization)
     position_encoding: PositionEncoding = Field(default_factory=PositionEncoding)
     positional_encoding_scope: Literal["per_feature", "global"] = Field(
-        "global",
+        default="global",
         description="Add positions to each feature's embedding, or once to the joined ones (no effect on rope).",
     )
-    dropout: float = Field(0.0, strict=True, ge=0, lt=1, description="Probability of dropping an activation.")
+    dropout: float = Field(
+        default=0.0, strict=True, ge=0, lt=1, description="Probability of dropping an activation."
+    )
     shared_layer_groups: tuple[tuple[NaturalNumber, ...], ...] = Field(
-        (), description="Groups of layer numbers, from 0, that use one and the same block."
+        default=(), description="Groups of layer numbers, from 0, that use one and the same block."
     )
 
     @model_validator(mode="after")
@@ -136,26 +140,28 @@ class Backbone(Section):
 class Ingestion(Section):
     """From columns to vectors: one table per categorical column, one linear map per real one, joined."""
 
-    type: Literal["embedding"] = Field("embedding", description="How columns become vectors.")
+    type: Literal["embedding"] = Field(default="embedding", description="How columns become vectors.")
     output_dim: Count = Field(description="Width of the joined embedding; the sum of the features' widths.")
     feature_embedding_dims: dict[Text, Count] | None = Field(
-        None,
+        default=None,
         description="Width per input column. Null: categorical columns share `output_dim` by log cardinality, "
         "at least 2 each; with real columns the widths must be given.",
     )
-    columns: Names | None = Field(None, description="The input columns once more; null: `input_columns`.")
+    columns: Names | None = Field(
+        default=None, description="The input columns once more; null: `input_columns`."
+    )
 
 
 class Decoder(Section):
     """From the last positions of the backbone to predictions."""
 
     type: Literal["linear", "mlp"] = Field(
-        "linear", description="One map per target, or a hidden layer before it."
+        default="linear", description="One map per target, or a hidden layer before it."
     )
     prediction_length: Count = Field(
-        1, description="Events predicted: the last ones of the view; also what the loss covers."
+        default=1, description="Events predicted: the last ones of the view; also what the loss covers."
     )
-    support: Literal[1] = Field(1, description="Positions that each prediction looks at.")
+    support: Literal[1] = Field(default=1, description="Positions that each prediction looks at.")
 
 
 class Interface(Section):

@@ -31,69 +31,73 @@ class PreprocessConfig(Project):
     """All settings of a preprocess run."""
 
     preprocessing_data_path: Text = Field(description="Input file, or folder of files of one format.")
-    read_format: Literal["csv", "parquet"] = Field("csv", description="Format of the input files.")
+    read_format: Literal["csv", "parquet"] = Field(default="csv", description="Format of the input files.")
     write_format: Literal["csv", "parquet", "pt"] = Field(
-        "parquet", description="Format of the output; `pt` is memory-mapped in training."
+        default="parquet", description="Format of the output; `pt` is memory-mapped in training."
     )
     merge_output: Flag = Field(
-        True,
+        default=True,
         description="One file per split (csv or parquet; one process only) instead of a folder of shards (pt or "
         "parquet). Distributed training needs false.",
     )
-    selected_columns: Names | None = Field(None, description="Columns to process; null: all.")
+    selected_columns: Names | None = Field(default=None, description="Columns to process; null: all.")
     categorical_columns: Names | None = Field(
-        None,
+        default=None,
         description="Columns to encode as ids, where the type does not say so (text, booleans, integers do).",
     )
     real_columns: Names | None = Field(
-        None, description="Columns to keep as numbers, where the type does not say so (floats do)."
+        default=None, description="Columns to keep as numbers, where the type does not say so (floats do)."
     )
     column_data_types: dict[Text, Text] | None = Field(
-        None, description="Type of every processed column, such as `Float32` or `Int64`; null: from the data."
+        default=None,
+        description="Type of every processed column, such as `Float32` or `Int64`; null: from the data.",
     )
-    normalize_real_columns: Flag = Field(True, description="Store (x − mean) / (std + 1e-9) of real columns.")
+    normalize_real_columns: Flag = Field(
+        default=True, description="Store (x − mean) / (std + 1e-9) of real columns."
+    )
     normalize_on_all_data: Flag = Field(
-        False, description="Fit statistics and vocabularies on all rows instead of split 0 only."
+        default=False, description="Fit statistics and vocabularies on all rows instead of split 0 only."
     )
     split_ratios: tuple[Number, ...] | None = Field(
-        None, description="Share of each split: positive, sum 1. Required, but null for value_cutoff."
+        default=None, description="Share of each split: positive, sum 1. Required, but null for value_cutoff."
     )
     split_method: Literal["within_sequence", "between_sequence", "value_cutoff"] = Field(
-        "within_sequence",
+        default="within_sequence",
         description="Cut every sequence, deal out whole sequences, or cut at values of a column.",
     )
     split_column: Text | None = Field(
-        None, description="value_cutoff: column that never decreases within a sequence."
+        default=None, description="value_cutoff: column that never decreases within a sequence."
     )
     split_values: tuple[Boundary, ...] | None = Field(
-        None,
+        default=None,
         description="value_cutoff: increasing boundaries (integers or timestamps); a value equal to one is in the later split.",
     )
     window_length: Count = Field(
         description="Width of a window in events: context plus `max_target_offset`, or more."
     )
     window_stride: Count | None = Field(
-        None, description="Events between window starts; null: `window_length`."
+        default=None, description="Events between window starts; null: `window_length`."
     )
     max_target_offset: NaturalNumber = Field(
-        1, description="Events that a window keeps for targets ahead of the context."
+        default=1, description="Events that a window keeps for targets ahead of the context."
     )
-    max_rows: Count | None = Field(None, description="First rows of the input to use; null: all.")
-    seed: Integer = Field(1010, description="Seed of the between_sequence split.")
-    n_cores: Count | None = Field(None, description="Threads; null: all cores.")
+    max_rows: Count | None = Field(default=None, description="First rows of the input to use; null: all.")
+    seed: Integer = Field(default=1010, description="Seed of the between_sequence split.")
+    n_cores: Count | None = Field(default=None, description="Threads; null: all cores.")
     batches_per_file: Count = Field(
-        1024, description="Accepted without effect: shards are cut at 64 MB, at least 8 per split."
+        default=1024, description="Accepted without effect: shards are cut at 64 MB, at least 8 per split."
     )
-    process_by_file: Flag = Field(True, description="Read one input file at a time; always so.")
+    process_by_file: Flag = Field(default=True, description="Read one input file at a time; always so.")
     continue_preprocessing: Flag = Field(
-        False,
+        default=False,
         description="Accepted without effect: results are published whole, an interrupted run is run again.",
     )
     metadata_config_path: Text | None = Field(
-        None, description="Take vocabularies and statistics from the description of an earlier run."
+        default=None, description="Take vocabularies and statistics from the description of an earlier run."
     )
     use_precomputed_maps: tuple[Text, ...] | None = Field(
-        None, description="Columns whose ids come from `configs/id_maps/<column>.json` (value → id, from 3)."
+        default=None,
+        description="Columns whose ids come from `configs/id_maps/<column>.json` (value → id, from 3).",
     )
 
     @field_validator("split_values", mode="before")
@@ -115,6 +119,9 @@ class PreprocessConfig(Project):
         return self
 
     def _format_problems(self) -> list[Problem]:
+        if self.max_target_offset >= self.window_length:
+            text = f"found {self.max_target_offset}; allowed: less than window_length {self.window_length}"
+            return [Problem("max_target_offset", text)]
         if self.write_format == "pt" and self.merge_output:
             text = "found true; write_format: pt is written as a folder of shards; set merge_output: false"
             return [Problem("merge_output", text)]
@@ -152,6 +159,11 @@ class PreprocessConfig(Project):
 
     def _column_problems(self) -> list[Problem]:
         problems = []
+        for field in ("selected_columns", "categorical_columns", "real_columns", "use_precomputed_maps"):
+            columns = getattr(self, field) or ()
+            repeated = sorted({c for c in columns if columns.count(c) > 1})
+            if repeated:
+                problems.append(Problem(field, f"found {repeated} more than once; allowed: each column once"))
         both = [c for c in self.categorical_columns or () if c in (self.real_columns or ())]
         if both:
             text = f"found {both}, also in categorical_columns; allowed: each column in one of the two"

@@ -30,10 +30,11 @@ class Resume(Section):
     """Whether to go on from a checkpoint."""
 
     policy: Literal["never", "if_exists", "required"] = Field(
-        "never", description="Start anew, go on where there is a checkpoint, or insist on one."
+        default="never", description="Start anew, go on where there is a checkpoint, or insist on one."
     )
     checkpoint_path: Text | None = Field(
-        None, description="Checkpoint folder to go on from; null: the newest complete one of this model."
+        default=None,
+        description="Checkpoint folder to go on from; null: the newest complete one of this model.",
     )
 
 
@@ -41,19 +42,22 @@ class GlobalTraining(Section):
     """How to optimize, on how many processes."""
 
     read_format: Literal["pt", "parquet", "csv"] = Field(
-        "parquet", description="Format that preprocess wrote."
+        default="parquet", description="Format that preprocess wrote."
     )
     training_objective: Literal["causal"] = Field(description="Predict each event from those before it.")
     context_length: Count = Field(description="Events the model sees at once.")
     target_offset: NaturalNumber = Field(
-        1, description="Events that targets lie ahead; causal needs at least 1."
+        default=1, description="Events that targets lie ahead; causal needs at least 1."
     )
     window_stride: Count | None = Field(
-        None, description="Events between further views inside a longer window; null: one right-aligned view."
+        default=None,
+        description="Events between further views inside a longer window; null: one right-aligned view.",
     )
     batch_size: Count = Field(description="Samples per process and micro-batch.")
     inference_batch_size: Count = Field(description="Samples per process in validation.")
-    accumulation_steps: Count | None = Field(None, description="Micro-batches per optimizer update; null: 1.")
+    accumulation_steps: Count | None = Field(
+        default=None, description="Micro-batches per optimizer update; null: 1."
+    )
     learning_rate: Positive = Field(description="Learning rate of the optimizer at the start.")
     optimizer: NamedArguments = Field(
         default_factory=lambda: NamedArguments(name="Adam"),
@@ -64,68 +68,81 @@ class GlobalTraining(Section):
         description="A `torch.optim.lr_scheduler` class, written like the optimizer.",
     )
     scheduler_step_on: Literal["epoch", "batch"] = Field(
-        "epoch", description="`batch` is an optimizer update."
+        default="epoch", description="`batch` is an optimizer update."
     )
     gradient_clip: Positive | None = Field(
-        None, description="Largest global gradient norm; null: no clipping."
+        default=None, description="Largest global gradient norm; null: no clipping."
     )
-    log_interval: Count = Field(10, description="Optimizer updates between log lines.")
+    log_interval: Count = Field(default=10, description="Optimizer updates between log lines.")
     early_stopping_epochs: Count | None = Field(
-        None, description="Stop after so many epochs without a better validation loss; needs `evaluation`."
+        default=None,
+        description="Stop after so many epochs without a better validation loss; needs `evaluation`.",
     )
-    save_interval_epochs: Count = Field(1, description="Epochs between checkpoints.")
+    save_interval_epochs: Count = Field(default=1, description="Epochs between checkpoints.")
     save_interval_batches: Count | None = Field(
-        None, description="Optimizer updates between further checkpoints."
+        default=None, description="Optimizer updates between further checkpoints."
     )
-    save_interval_minutes: Positive | None = Field(None, description="Minutes between further checkpoints.")
+    save_interval_minutes: Positive | None = Field(
+        default=None, description="Minutes between further checkpoints."
+    )
     save_latest_interval_minutes: Positive | None = Field(
-        None, description="Minutes between further checkpoints; the shorter of the two intervals counts."
+        default=None,
+        description="Minutes between further checkpoints; the shorter of the two intervals counts.",
     )
     calculate_validation_loss_on_initialization: Flag = Field(
-        True, description="Validate before the first update."
+        default=True, description="Validate before the first update."
     )
     resume: Resume = Field(default_factory=Resume)
-    distributed: Flag = Field(False, description="Train in `world_size` processes; needs `data_parallelism`.")
+    distributed: Flag = Field(
+        default=False, description="Train in `world_size` processes; needs `data_parallelism`."
+    )
     data_parallelism: Literal["ddp", "fsdp"] | None = Field(
-        None, description="Every process holds the model (ddp) or a part of it (fsdp)."
+        default=None, description="Every process holds the model (ddp) or a part of it (fsdp)."
     )
     fsdp_cpu_offload: Flag | None = Field(
-        None,
+        default=None,
         description="Keep parameters and optimizer state in host memory; required with fsdp, an error without.",
     )
     layer_autocast: Flag = Field(
-        False, description="Mixed precision: bfloat16 in the layers, float32 parameters."
+        default=False, description="Mixed precision: bfloat16 in the layers, float32 parameters."
     )
     torch_compile: Literal["outer", "inner", "none"] = Field(
-        "outer", description="Compile the whole model (not with fsdp), each block (not with ddp), or nothing."
+        default="outer",
+        description="Compile the whole model (not with fsdp), each block (not with ddp), or nothing.",
     )
-    world_size: Count = Field(1, description="Processes over all nodes.")
+    world_size: Count = Field(default=1, description="Processes over all nodes.")
     backend: Literal["nccl", "gloo"] = Field(
-        "nccl", description="nccl for `device: cuda`, gloo for `device: cpu`."
+        default="nccl", description="nccl for `device: cuda`, gloo for `device: cpu`."
     )
     num_workers: NaturalNumber = Field(
-        0, description="Accepted without effect: one thread reads ahead of each process."
+        default=0, description="Accepted without effect: one thread reads ahead of each process."
     )
     load_full_data_to_ram: Flag = Field(
-        True, description="Accepted without effect: shards are memory-mapped."
+        default=True, description="Accepted without effect: shards are memory-mapped."
     )
-    max_ram_gb: Positive = Field(16.0, description="Accepted without effect: shards are memory-mapped.")
-    enforce_determinism: Flag = Field(False, description="Deterministic kernels only, at some cost in speed.")
+    max_ram_gb: Positive = Field(
+        default=16.0, description="Accepted without effect: shards are memory-mapped."
+    )
+    enforce_determinism: Flag = Field(
+        default=False, description="Deterministic kernels only, at some cost in speed."
+    )
     float32_matmul_precision: Literal["highest", "high", "medium"] = Field(
-        "highest", description="Precision of float32 matrix products on GPUs."
+        default="highest", description="Precision of float32 matrix products on GPUs."
     )
     data_streams: Count | None = Field(
-        None,
+        default=None,
         description="Pieces the epoch's order is cut into; every world size that divides it sees the same samples "
         "in every update. Null: the world size at first start.",
     )
-    shuffle_shards: Count = Field(8, description="Shards whose samples are shuffled together.")
+    shuffle_shards: Count = Field(default=8, description="Shards whose samples are shuffled together.")
     keep_checkpoints: int = Field(
-        2, strict=True, ge=2, description="Latest checkpoints kept, besides the best."
+        default=2, strict=True, ge=2, description="Latest checkpoints kept, besides the best."
     )
-    collective_timeout_s: Positive = Field(600.0, description="Seconds after which a process counts as lost.")
+    collective_timeout_s: Positive = Field(
+        default=600.0, description="Seconds after which a process counts as lost."
+    )
     non_finite: Literal["stop"] = Field(
-        "stop", description="What to do when the loss or gradient is not finite."
+        default="stop", description="What to do when the loss or gradient is not finite."
     )
 
     @field_validator("optimizer", "scheduler", mode="before")
@@ -146,7 +163,7 @@ class Part(Section):
         description="The description that preprocess wrote: `configs/metadata_configs/<name>.json`."
     )
     file_order: Literal["shuffled", "name"] = Field(
-        "shuffled", description="Order of the shards in an epoch."
+        default="shuffled", description="Order of the shards in an epoch."
     )
 
 
@@ -156,7 +173,7 @@ class Dataset(Section):
     part: Part
     criterion: dict[Text, Text] = Field(description="A `torch.nn` loss class per target column.")
     loss_weights: dict[Text, NonNegative] | None = Field(
-        None, description="Weight of targets in the loss; those not named, and null: 1."
+        default=None, description="Weight of targets in the loss; those not named, and null: 1."
     )
 
 
@@ -171,29 +188,29 @@ class TrainConfig(Project):
 
     model_name: Text = Field(description="Names the folders of checkpoints, logs and models.")
     device: Literal["cpu", "cuda"] = Field(description="Where the model runs.")
-    seed: Integer = Field(1010, description="Decides initial weights, order of samples, and dropout.")
+    seed: Integer = Field(default=1010, description="Decides initial weights, order of samples, and dropout.")
     global_training: GlobalTraining
     model: ModelConfig
     dataset: Dataset
     training_plan: TrainingPlan
-    evaluation: Flag = Field(False, description="Validate on split 1 after every epoch.")
+    evaluation: Flag = Field(default=False, description="Validate on split 1 after every epoch.")
     export_generative_model: Flag = Field(
-        True, description="Accepted without effect: weights are always exported as safetensors."
+        default=True, description="Accepted without effect: weights are always exported as safetensors."
     )
     export_embedding_model: Flag = Field(
-        False, description="Accepted without effect: the exported weights hold the whole model."
+        default=False, description="Accepted without effect: the exported weights hold the whole model."
     )
     embedding_layer_names: tuple[Text, ...] = Field(
-        ("backbone.final_norm",), description="Accepted without effect."
+        default=("backbone.final_norm",), description="Accepted without effect."
     )
     export_onnx: Flag = Field(
-        True, description="Accepted without effect: the model is exported as safetensors and JSON."
+        default=True, description="Accepted without effect: the model is exported as safetensors and JSON."
     )
     export_pt: Flag = Field(
-        False, description="Accepted without effect: the model is exported as safetensors and JSON."
+        default=False, description="Accepted without effect: the model is exported as safetensors and JSON."
     )
     export_with_dropout: Flag = Field(
-        False, description="Accepted without effect: safetensors hold weights only."
+        default=False, description="Accepted without effect: safetensors hold weights only."
     )
     ray: RayConfig = Field(default_factory=RayConfig)
 

@@ -1,0 +1,118 @@
+"""YAML files to configurations: unwrap, override, refuse, validate; every error with file, line and field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from sequifier_ray.config.base import Project
+from sequifier_ray.config.explain import explain
+from sequifier_ray.config.positions import Path, Source, read_yaml
+from sequifier_ray.config.preprocess import PreprocessConfig
+from sequifier_ray.config.train import TrainConfig
+from sequifier_ray.config.unsupported import (
+    PREPROCESS_FIELDS,
+    TRAIN_FIELDS,
+    Refusals,
+    refused_in_preprocess,
+    refused_in_train,
+    without_empty_refusals,
+)
+from sequifier_ray.errors import ConfigError
+
+WRAPPERS: tuple[tuple[Path, Path], ...] = (
+    (("dataset_training",), ("dataset",)),
+    (("model", "interfaces"), ("model", "interface")),
+)
+Config = TypeVar("Config", bound=Project)
+
+
+def load_preprocess(path: str, overrides: Mapping[str, Any] | None = None) -> PreprocessConfig:
+    """The configuration of a preprocess run.
+
+    ``overrides`` maps dotted names to values that replace those of the file, with the same checks.
+
+    Raises:
+        ConfigError: anything wrong with the file or the overrides, all problems in one text.
+    """
+    source = _with_overrides(read_yaml(path), overrides or {})
+    return _validated(PreprocessConfig, source, refused_in_preprocess, PREPROCESS_FIELDS)
+
+
+def load_train(path: str, overrides: Mapping[str, Any] | None = None) -> TrainConfig:
+    """The configuration of a training run; see ``load_preprocess``."""
+    source = read_yaml(path)
+    for wrapper, single in WRAPPERS:
+        source = _unwrapped(source, wrapper, single)
+    return _validated(TrainConfig, _with_overrides(source, overrides or {}), refused_in_train, TRAIN_FIELDS)
+
+
+def _validated(
+    kind: type[Config],
+    source: Source,
+    refused: Callable[[Mapping[str, Any]], Refusals],
+    unsupported: tuple[str, ...],
+) -> Config:
+    refusals = [(path, text) for path, text in refused(source.values)]
+    if refusals:
+        raise ConfigError("\n".join(f"{source.place(path)}: {text}" for path, text in refusals))
+    values = without_empty_refusals(source.values, unsupported)
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        lines = [f"{source.place(path)}: {text}" for path, text in explain(kind, values, error)]
+        raise ConfigError("\n".join(dict.fromkeys(lines))) from error
+
+
+def _with_overrides(source: Source, overrides: Mapping[str, Any]) -> Source:
+    values, paths = source.values, set()
+    for name, value in overrides.items():
+        path = tuple(name.split("."))
+        values = _replaced(values, path, value)
+        paths.add(path)
+    return replace(source, values=values, overridden=frozenset(paths))
+
+
+def _replaced(tree: Mapping[str, Any], path: Path, value: Any) -> dict[str, Any]:
+    """A copy of the tree with one value set; sections on the way are made where they lack."""
+    key, rest = path[0], path[1:]
+    if not rest:
+        return {**tree, key: value}
+    below = tree.get(key)
+    return {**tree, key: _replaced(below if isinstance(below, Mapping) else {}, rest, value)}
+
+
+def _unwrapped(source: Source, wrapper: Path, single: Path) -> Source:
+    """``interfaces: {main: {…}}`` as ``interface: {…}``, lines included.
+
+    Raises:
+        ConfigError: several entries, none, or both forms at once.
+    """
+    parent: Any = source.values
+    for key in wrapper[:-1]:
+        parent = parent.get(key) if isinstance(parent, Mapping) else None
+    if not isinstance(parent, Mapping) or parent.get(wrapper[-1]) is None:
+        return source
+    name, place, entries = ".".join(wrapper), source.place(wrapper), parent[wrapper[-1]]
+    if parent.get(single[-1]) is not None:
+        raise ConfigError(f'{place}: found both "{name}" and "{".".join(single)}"; keep one')
+    if not isinstance(entries, Mapping) or not entries:
+        raise ConfigError(f"{place}: {name}: found {entries!r}; allowed: one entry, `name: {{…}}`")
+    if len(entries) > 1:
+        found = ", ".join(map(str, entries))
+        raise ConfigError(f'{place}: "{name}" with several entries ({found}) is not supported yet; keep one')
+    (entry, content) = next(iter(entries.items()))
+    values = _replaced(_without(source.values, wrapper), single, content)
+    old = (*wrapper, str(entry))
+    moved = {single + p[len(old) :] if p[: len(old)] == old else p: line for p, line in source.lines.items()}
+    return replace(source, values=values, lines=moved)
+
+
+def _without(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    key, rest = path[0], path[1:]
+    if not rest:
+        return {k: v for k, v in tree.items() if k != key}
+    return {**tree, key: _without(tree[key], rest)}
