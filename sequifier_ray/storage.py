@@ -11,10 +11,11 @@ import errno
 import os
 import posixpath
 import re
+import secrets
 import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sequifier_ray.errors import DataError
@@ -50,7 +51,7 @@ def file_system(path: str) -> tuple[FileSystem, str]:
     from pyarrow.fs import FileSystem, LocalFileSystem
 
     if is_local(path):
-        return LocalFileSystem(), os.path.abspath(path.removeprefix("file://"))
+        return LocalFileSystem(), os.path.abspath(path.removeprefix("file://"))  # noqa: PTH100  # links stay as they are
     try:
         system, inner = FileSystem.from_uri(path)
     except (ArrowInvalid, OSError) as error:
@@ -125,20 +126,20 @@ def write_atomic(path: str, data: bytes | str) -> None:
         with _reporting("write", path), system.open_output_stream(inner) as stream:
             stream.write(content)
         return
-    temporary = os.path.join(os.path.dirname(inner), f".{os.path.basename(inner)}.{uuid.uuid4().hex[:8]}")
+    final = Path(inner)
+    temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
     with _reporting("write", path):
-        os.makedirs(os.path.dirname(inner), exist_ok=True)
+        final.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with open(temporary, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, inner)
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(final)
         except BaseException:
-            if os.path.exists(temporary):
-                os.unlink(temporary)
+            temporary.unlink(missing_ok=True)
             raise
-        _sync_folder(os.path.dirname(inner))
+        _sync_folder(final.parent)
 
 
 def publish_folder(temporary: str, target: str) -> None:
@@ -147,25 +148,25 @@ def publish_folder(temporary: str, target: str) -> None:
     An existing target is moved aside, deleted afterwards, and moved back when the publishing fails. Both
     lie on one local file system: object stores have no rename.
     """
-    assert is_local(temporary) and is_local(target), (temporary, target)
-    _, source = file_system(temporary)
-    _, inner = file_system(target)
-    aside = os.path.join(os.path.dirname(inner), f".{os.path.basename(inner)}.previous")
+    assert is_local(temporary)
+    assert is_local(target)
+    source, final = Path(file_system(temporary)[1]), Path(file_system(target)[1])
+    aside = final.with_name(f".{final.name}.previous")
     with _reporting("publish", target):
-        os.makedirs(os.path.dirname(inner), exist_ok=True)
-        had_target = os.path.lexists(inner)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        had_target = final.exists()
         if had_target:
-            if os.path.isdir(aside):
+            if aside.exists():
                 shutil.rmtree(aside)
-            os.rename(inner, aside)
+            final.rename(aside)
         try:
-            os.rename(source, inner)
+            source.rename(final)
         except BaseException:
             if had_target:
-                os.rename(aside, inner)
+                aside.rename(final)
             raise
-        _sync_folder(os.path.dirname(inner))
-    delete_folder(aside)
+        _sync_folder(final.parent)
+    delete_folder(str(aside))
 
 
 def _info_type(path: str) -> str:
@@ -174,7 +175,7 @@ def _info_type(path: str) -> str:
         return str(system.get_file_info(inner).type.name)
 
 
-def _sync_folder(folder: str) -> None:
+def _sync_folder(folder: Path) -> None:
     """Names on disk, not only contents."""
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -62,7 +62,7 @@ class Project(Section):
     def _absolute(cls, value: str) -> str:
         if "://" in value:
             raise ValueError(f"found {value}; allowed: a folder on a local or shared file system")
-        return os.path.abspath(value)
+        return os.path.abspath(value)  # noqa: PTH100  # links stay as they are
 
     def resolve(self, relative: str) -> str:
         """A path of the configuration under ``project_root``; absolute paths and URIs stay as they are."""
@@ -70,7 +70,7 @@ class Project(Section):
 
 
 class NamedArguments(Section):
-    """A class by its torch name, with its keyword arguments; flat in YAML: ``{name: AdamW, weight_decay: 0.1}``."""
+    """A class by its torch name, with its keyword arguments; flat in YAML: ``{name: SGD, momentum: 0.9}``."""
 
     name: Text
     arguments: dict[str, Any] = Field(default_factory=dict)
@@ -97,7 +97,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def nest_arguments(value: Any) -> Any:
-    """``{name, a, b}`` as ``{name, arguments: {a, b}}``; what already has that form, or no mapping, as it is."""
+    """``{name, a, b}`` as ``{name, arguments: {a, b}}``; what has that form, or is no mapping, as it is."""
     if not isinstance(value, Mapping) or set(value) == {"name", "arguments"}:
         return value
     nested = {"arguments": {str(k): v for k, v in value.items() if k != "name"}}

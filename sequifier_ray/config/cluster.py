@@ -14,7 +14,8 @@ class RayConfig(Section):
 
     address: Text | None = Field(
         default=None,
-        description="Cluster to use: `auto`, `ray://host:port`, or null for RAY_ADDRESS, else a local instance "
+        description="Cluster to use: `auto`, `ray://host:port`, or null for RAY_ADDRESS, else a "
+        "local instance "
         "that ends with the run.",
     )
     resources_per_worker: dict[Text, NonNegative] = Field(
@@ -37,5 +38,6 @@ class RayConfig(Section):
     )
     storage_path: Text | None = Field(
         default=None,
-        description="Shared folder or `s3://…` for Ray's own files; null: `logs/<model_name>` in the project.",
+        description="Shared folder or `s3://…` for Ray's own files; null: `logs/<model_name>` in "
+        "the project.",
     )

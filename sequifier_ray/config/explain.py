@@ -129,8 +129,7 @@ def _suggestion(kind: type[BaseModel], path: Path) -> str:
     places = [".".join(p) for p in field_paths(kind) if p[-1] == path[-1]]
     if places:
         return f" here; it belongs in {' or '.join(places)}"
-    known = f"; known here are {', '.join(section.model_fields)}" if section is not None else ""
-    return known
+    return f"; known here are {', '.join(section.model_fields)}" if section is not None else ""
 
 
 def field_paths(kind: type[BaseModel], prefix: Path = ()) -> Iterator[Path]:

@@ -32,7 +32,8 @@ class Attention(Section):
     n_heads: Count = Field(description="Query heads; divides `dim_model`.")
     n_kv_heads: Count | None = Field(
         default=None,
-        description="Key/value heads. mha: `n_heads` (or null); mqa: 1 (or null); gqa: required, divides `n_heads`.",
+        description="Key/value heads. mha: `n_heads` (or null); mqa: 1 (or null); gqa: required, "
+        "divides `n_heads`.",
     )
     output_projection: Flag = Field(default=True, description="A linear map after the heads are joined.")
 
@@ -49,9 +50,15 @@ class Attention(Section):
         if self.type == "gqa" and found is None:
             text = f"gqa needs it; allowed: a divisor of n_heads {self.n_heads}"
         elif self.type == "gqa" and found is not None and self.n_heads % found:
-            text = f"found {found}, which does not divide n_heads {self.n_heads}; allowed with gqa: a divisor of it"
+            text = (
+                f"found {found}, which does not divide n_heads {self.n_heads}; allowed with "
+                "gqa: a divisor of it"
+            )
         elif self.type == "mha" and found not in (None, self.n_heads):
-            text = f"found {found}; allowed with mha: n_heads ({self.n_heads}) or null; set type: gqa to share heads"
+            text = (
+                f"found {found}; allowed with mha: n_heads ({self.n_heads}) or null; set type: "
+                "gqa to share heads"
+            )
         elif self.type == "mqa" and found not in (None, 1):
             text = f"found {found}; allowed with mqa: 1 or null; set type: gqa for more"
         require([Problem("n_kv_heads", text)] if text else [])
@@ -100,7 +107,8 @@ class Architecture(Section):
     position_encoding: PositionEncoding = Field(default_factory=PositionEncoding)
     positional_encoding_scope: Literal["per_feature", "global"] = Field(
         default="global",
-        description="Add positions to each feature's embedding, or once to the joined ones (no effect on rope).",
+        description="Add positions to each feature's embedding, or once to the joined ones (no "
+        "effect on rope).",
     )
     dropout: float = Field(
         default=0.0, strict=True, ge=0, lt=1, description="Probability of dropping an activation."
@@ -144,7 +152,8 @@ class Ingestion(Section):
     output_dim: Count = Field(description="Width of the joined embedding; the sum of the features' widths.")
     feature_embedding_dims: dict[Text, Count] | None = Field(
         default=None,
-        description="Width per input column. Null: categorical columns share `output_dim` by log cardinality, "
+        description="Width per input column. Null: categorical columns share `output_dim` by log "
+        "cardinality, "
         "at least 2 each; with real columns the widths must be given.",
     )
     columns: Names | None = Field(

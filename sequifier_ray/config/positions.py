@@ -104,11 +104,11 @@ def _collect_lines(file: str, node: yaml.Node, path: Path, lines: dict[Path, int
                 raise ConfigError(
                     f'{file}:{_line(key)}: "{field}" is set twice, first on line {seen[name]}; keep one'
                 )
-            seen[name] = lines[*path, name] = _line(key)
+            seen[name] = lines[(*path, name)] = _line(key)
             _collect_lines(file, value, (*path, name), lines)
     elif isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
-            lines[*path, str(i)] = _line(item)
+            lines[(*path, str(i))] = _line(item)
             _collect_lines(file, item, (*path, str(i)), lines)
 
 

@@ -37,7 +37,8 @@ class PreprocessConfig(Project):
     )
     merge_output: Flag = Field(
         default=True,
-        description="One file per split (csv or parquet; one process only) instead of a folder of shards (pt or "
+        description="One file per split (csv or parquet; one process only) instead of a folder of "
+        "shards (pt or "
         "parquet). Distributed training needs false.",
     )
     selected_columns: Names | None = Field(default=None, description="Columns to process; null: all.")
@@ -70,7 +71,8 @@ class PreprocessConfig(Project):
     )
     split_values: tuple[Boundary, ...] | None = Field(
         default=None,
-        description="value_cutoff: increasing boundaries (integers or timestamps); a value equal to one is in the later split.",
+        description="value_cutoff: increasing boundaries (integers or timestamps); a value equal "
+        "to one is in the later split.",
     )
     window_length: Count = Field(
         description="Width of a window in events: context plus `max_target_offset`, or more."
@@ -126,7 +128,10 @@ class PreprocessConfig(Project):
             text = "found true; write_format: pt is written as a folder of shards; set merge_output: false"
             return [Problem("merge_output", text)]
         if self.write_format == "csv" and not self.merge_output:
-            text = "found false; write_format: csv is written as one file; set merge_output: true, or write parquet or pt"
+            text = (
+                "found false; write_format: csv is written as one file; set merge_output: "
+                "true, or write parquet or pt"
+            )
             return [Problem("merge_output", text)]
         return []
 
@@ -153,7 +158,10 @@ class PreprocessConfig(Project):
             ]
         total = sum(self.split_ratios)
         if min(self.split_ratios, default=0) <= 0 or abs(total - 1) > SUM_TOLERANCE:
-            text = f"found {list(self.split_ratios)} with sum {total:.6g}; allowed: positive numbers that sum to 1"
+            text = (
+                f"found {list(self.split_ratios)} with sum {total:.6g}; allowed: positive "
+                "numbers that sum to 1"
+            )
             problems.append(Problem("split_ratios", text))
         return problems
 

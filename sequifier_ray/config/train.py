@@ -101,7 +101,8 @@ class GlobalTraining(Section):
     )
     fsdp_cpu_offload: Flag | None = Field(
         default=None,
-        description="Keep parameters and optimizer state in host memory; required with fsdp, an error without.",
+        description="Keep parameters and optimizer state in host memory; required with fsdp, an "
+        "error without.",
     )
     layer_autocast: Flag = Field(
         default=False, description="Mixed precision: bfloat16 in the layers, float32 parameters."
@@ -131,7 +132,8 @@ class GlobalTraining(Section):
     )
     data_streams: Count | None = Field(
         default=None,
-        description="Pieces the epoch's order is cut into; every world size that divides it sees the same samples "
+        description="Pieces the epoch's order is cut into; every world size that divides it sees "
+        "the same samples "
         "in every update. Null: the world size at first start.",
     )
     shuffle_shards: Count = Field(default=8, description="Shards whose samples are shuffled together.")
@@ -241,17 +243,20 @@ def ignored_settings(config: TrainConfig) -> list[str]:
     settings, given = config.global_training, config.global_training.model_fields_set
     if "load_full_data_to_ram" in given:
         lines.append(
-            "global_training.load_full_data_to_ram has no effect: pt shards are memory-mapped, others read one by one"
+            "global_training.load_full_data_to_ram has no effect: pt shards are memory-mapped, "
+            "others read one by one"
         )
     if "max_ram_gb" in given:
         lines.append("global_training.max_ram_gb has no effect: memory does not grow with the data set")
     if settings.num_workers:
         lines.append(
-            f"global_training.num_workers: {settings.num_workers} has no effect: one thread reads ahead of each process"
+            f"global_training.num_workers: {settings.num_workers} has no effect: one thread reads "
+            "ahead of each process"
         )
     if not config.export_generative_model:
         lines.append(
-            "export_generative_model: false has no effect: last and best weights are always exported as safetensors"
+            "export_generative_model: false has no effect: last and best weights are always "
+            "exported as safetensors"
         )
     for name in ("export_onnx", "export_pt"):
         if name in config.model_fields_set and getattr(config, name):

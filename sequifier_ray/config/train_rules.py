@@ -46,7 +46,10 @@ def _context_problems(config: TrainConfig) -> list[Problem]:
         text = f"found {predicted}; allowed: 1 to global_training.context_length {context}"
         found.append(Problem("model.interface.decoder.prediction_length", text))
     if settings.training_objective == "causal" and settings.target_offset < 1:
-        text = f"found {settings.target_offset}; training_objective: causal predicts later events; allowed: at least 1"
+        text = (
+            f"found {settings.target_offset}; training_objective: causal predicts later events; "
+            "allowed: at least 1"
+        )
         found.append(Problem("global_training.target_offset", text))
     return found
 
@@ -82,7 +85,8 @@ def _process_problems(config: TrainConfig) -> list[Problem]:
         found.append(Problem("global_training.backend", text))
     if settings.distributed and settings.read_format == "csv":
         text = (
-            "found csv, a single file that processes cannot share; run preprocess with merge_output: false and "
+            "found csv, a single file that processes cannot share; run preprocess with "
+            "merge_output: false and "
             "write_format: pt or parquet, and set read_format to the same"
         )
         found.append(Problem("global_training.read_format", text))
@@ -113,7 +117,10 @@ def _dataset_problems(config: TrainConfig) -> list[Problem]:
     settings, dataset, found = config.global_training, config.dataset, []
     targets = config.model.interface.target_columns
     if set(dataset.criterion) != set(targets):
-        text = f"{differences(dataset.criterion, targets)}; allowed: a loss for each of the target_columns {list(targets)}"
+        text = (
+            f"{differences(dataset.criterion, targets)}; allowed: a loss for each of the "
+            f"target_columns {list(targets)}"
+        )
         found.append(Problem("dataset.criterion", text))
     strange = [name for name in dataset.loss_weights or {} if name not in targets]
     if strange:

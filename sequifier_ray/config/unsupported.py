@@ -36,7 +36,6 @@ TRAIN_FIELDS: tuple[str, ...] = (
     "training_plan.phases",
     "training_plan.curriculum_training",
 )
-INGESTIONS = ("passthrough", "composite", "temporal_conv")
 TRAIN_VALUES: dict[str, tuple[str, ...]] = {
     "global_training.training_objective": ("bert", "final_value", "next_occurrence"),
     "model.backbone.architecture.position_encoding.type": ("range", "range_concat"),
@@ -70,9 +69,8 @@ def refused_in_train(tree: Mapping[str, Any]) -> Refusals:
     yield from _refused_fields(tree, TRAIN_FIELDS)
     for path, value in leaves(tree):
         name = ".".join(path)
-        if isinstance(value, str) and value in TRAIN_VALUES.get(name, ()):
-            yield path, refusal(name, value)
-        elif name == "model.interface.ingestion.type" and isinstance(value, str) and value != "embedding":
+        is_other_ingestion = name == "model.interface.ingestion.type" and value != "embedding"
+        if isinstance(value, str) and (is_other_ingestion or value in TRAIN_VALUES.get(name, ())):
             yield path, refusal(name, value)
         elif name == "model.interface.decoder.support" and type(value) is int and value > 1:
             yield path, refusal(name, str(value))
