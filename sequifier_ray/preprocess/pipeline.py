@@ -56,6 +56,7 @@ def preprocess(config: PreprocessConfig, report: Callable[[str], None]) -> Prepr
     """
     if config.n_cores is not None:
         os.environ["POLARS_MAX_THREADS"] = str(config.n_cores)
+    from sequifier_ray.preprocess.files import find_input_files
     from sequifier_ray.preprocess.fit import fit_description
     from sequifier_ray.preprocess.ordering import order_events
     from sequifier_ray.preprocess.publish import recover, staged
@@ -65,6 +66,7 @@ def preprocess(config: PreprocessConfig, report: Callable[[str], None]) -> Prepr
 
     _check_paths(config)
     outputs = outputs_of(config)
+    files = find_input_files(config.resolve(config.preprocessing_data_path), config.read_format)
     for line in _settings_without_effect(config):
         report(f"warning: {line}")
     if recover(outputs):
@@ -72,7 +74,7 @@ def preprocess(config: PreprocessConfig, report: Callable[[str], None]) -> Prepr
     watch = Stopwatch()
     with _importing("torch" if config.write_format == "pt" else "pyarrow"):
         with watch.measure("read"):
-            table, roles = read_source(config, report)
+            table, roles = read_source(config, files, report)
         with watch.measure("order"):
             table = order_events(table)
         with watch.measure("split"):
@@ -110,11 +112,6 @@ def _settings_without_effect(config: PreprocessConfig) -> list[str]:
 
 
 def _check_paths(config: PreprocessConfig) -> None:
-    if "://" in config.project_root:
-        raise ConfigError(
-            f"project_root: {config.project_root} is an address; "
-            "preprocess writes to a local or mounted folder"
-        )
     if Path(config.resolve(config.preprocessing_data_path)) == Path(config.resolve("data")):
         raise ConfigError(
             f"preprocessing_data_path: {config.preprocessing_data_path} is the folder that results are "

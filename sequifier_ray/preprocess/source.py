@@ -10,7 +10,6 @@ import polars as pl
 
 from sequifier_ray.errors import DataError
 from sequifier_ray.preprocess.columns import EventTable, Float64, Int64, code_column, concatenate_tables
-from sequifier_ray.preprocess.files import find_input_files
 from sequifier_ray.preprocess.schema import (
     ITEM_POSITION,
     SEQUENCE_ID,
@@ -28,13 +27,14 @@ if TYPE_CHECKING:
     from sequifier_ray.config.preprocess import PreprocessConfig
 
 
-def read_source(config: PreprocessConfig, report: Callable[[str], None]) -> tuple[EventTable, Roles]:
-    """All rows of the input in file order, with the columns' roles.
+def read_source(
+    config: PreprocessConfig, files: list[str], report: Callable[[str], None]
+) -> tuple[EventTable, Roles]:
+    """All rows of the input files in file order, with the columns' roles.
 
     CSV types come from the first 10,000 rows of each file; where a later row contradicts them, from
     all rows. Raises ConfigError or DataError, naming file, column, row (1 = first data row) and value.
     """
-    files = find_input_files(config.resolve(config.preprocessing_data_path), config.read_format)
     report(f"reading {len(files)} {config.read_format} file{'s' * (len(files) > 1)}")
     if config.read_format == "parquet":
         return _read_files(config, files, every_row=True)

@@ -218,13 +218,6 @@ def test_input_in_the_folder_of_the_results(project: Any, events: Any) -> None:
         project.run(preprocessing_data_path="data")
 
 
-def test_project_at_an_address(project: Any) -> None:
-    with pytest.raises(
-        ConfigError, match="project_root: s3://bucket/x is an address; preprocess writes to a"
-    ):
-        project.run(project_root="s3://bucket/x")
-
-
 def test_blank_ids_in_csv(project: Any, events: Any) -> None:
     table = "sequenceId,itemPosition,kind\n,0,a\n,1,b\n"
     text = 'column "sequenceId" holds 2 null values, first in row 1'
