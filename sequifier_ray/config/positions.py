@@ -24,7 +24,7 @@ _FLOAT = re.compile(
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 as usual, but ``1e-3`` is a number, and ``1:30`` is text instead of one to the base of 60."""
+    """YAML 1.1 as usual, but ``1e-3`` is a number and not text."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -78,7 +78,7 @@ def read_yaml(file: str) -> Source:
                     f"{file}:{_line(node)}: the file is not a mapping; allowed: lines of `field: value`"
                 )
             lines: dict[Path, int] = {}
-            _collect_lines(file, node, (), lines)
+            _collect_lines(file, node, (), lines, ())
             values = loader.construct_document(node)
         finally:
             loader.dispose()
@@ -94,7 +94,12 @@ def read_yaml(file: str) -> Source:
     return Source(file, values, lines)
 
 
-def _collect_lines(file: str, node: yaml.Node, path: Path, lines: dict[Path, int]) -> None:
+def _collect_lines(
+    file: str, node: yaml.Node, path: Path, lines: dict[Path, int], above: tuple[yaml.Node, ...]
+) -> None:
+    if any(node is other for other in above):
+        raise ConfigError(f"{file}:{_line(node)}: this section holds itself (an alias with *); write it out")
+    above = (*above, node)
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:
@@ -105,11 +110,11 @@ def _collect_lines(file: str, node: yaml.Node, path: Path, lines: dict[Path, int
                     f'{file}:{_line(key)}: "{field}" is set twice, first on line {seen[name]}; keep one'
                 )
             seen[name] = lines[(*path, name)] = _line(key)
-            _collect_lines(file, value, (*path, name), lines)
+            _collect_lines(file, value, (*path, name), lines, above)
     elif isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
             lines[(*path, str(i))] = _line(item)
-            _collect_lines(file, item, (*path, str(i)), lines)
+            _collect_lines(file, item, (*path, str(i)), lines, above)
 
 
 def _key(file: str, key: yaml.Node, path: Path) -> str:

@@ -223,7 +223,7 @@ class TrainConfig(Project):
         try:
             context_length = values["global_training"]["context_length"]
             architecture = values["model"]["backbone"]["architecture"]
-            if architecture.get("max_context_length") is not None:
+            if architecture.get("max_context_length") is not None or not isinstance(context_length, int):
                 return values
             filled = {**architecture, "max_context_length": context_length}
             backbone = {**values["model"]["backbone"], "architecture": filled}
