@@ -1,0 +1,191 @@
+"""The command line: ``make``, ``preprocess``, ``train``. What is heavy is imported inside the commands."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from sequifier_ray.preprocess.pipeline import PreprocessSummary
+
+EXIT_FAULT = 1
+EXIT_INTERRUPTED = 130
+_WORD_LIST = "--selected-columns"
+
+app = typer.Typer(
+    help="Train transformers on event sequences, from two YAML files, on one machine or a Ray cluster.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
+Randomize = Annotated[
+    bool, typer.Option("--randomize", help="Use a random seed instead of the configured one.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and end.", is_eager=True)
+    ] = False,
+) -> None:
+    if version:
+        from sequifier_ray import __version__
+
+        print(f"sequifier-ray {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def make(
+    name: Annotated[str, typer.Argument(help="Folder to create.")],
+    demo: Annotated[
+        bool, typer.Option("--demo", help="With flight data and configurations that run.")
+    ] = False,
+    verbose: Verbose = False,
+) -> int:
+    """Write a new project: commented templates, or with --demo one that runs as it stands."""
+    from sequifier_ray.project import make_project
+
+    for path in make_project(name, demo):
+        print(f"wrote {os.path.join(name, path)}")
+    filling = "" if demo else "fill in configs/preprocess.yaml and configs/train.yaml, "
+    print(f"next: cd {name}, {filling}then `sequifier-ray preprocess` and `sequifier-ray train`")
+    return 0
+
+
+@app.command()
+def preprocess(
+    config_path: Annotated[str, typer.Option(help="Configuration file.")] = "configs/preprocess.yaml",
+    data_path: Annotated[str | None, typer.Option(help="Instead of preprocessing_data_path.")] = None,
+    selected_columns: Annotated[
+        list[str] | None, typer.Option(help="Instead of selected_columns: a b c, or a,b,c.")
+    ] = None,
+    randomize: Randomize = False,
+    verbose: Verbose = False,
+) -> int:
+    """Turn tables into shards, vocabularies and statistics."""
+    from sequifier_ray.config.load import load_preprocess
+
+    overrides: dict[str, Any] = _random_seed() if randomize else {}
+    if data_path is not None:
+        overrides["preprocessing_data_path"] = data_path
+    if selected_columns:
+        overrides["selected_columns"] = _column_names(selected_columns)
+    config = load_preprocess(config_path, overrides)
+
+    from sequifier_ray.preprocess.pipeline import preprocess as run
+
+    for line in describe(run(config, _report)):
+        print(line)
+    return 0
+
+
+@app.command()
+def train(
+    config_path: Annotated[str, typer.Option(help="Configuration file.")] = "configs/train.yaml",
+    launcher: Annotated[
+        str, typer.Option(help="How processes start: auto, ray, torchrun, spawn or local.")
+    ] = "auto",
+    address: Annotated[str | None, typer.Option(help="Ray cluster, instead of ray.address.")] = None,
+    randomize: Randomize = False,
+    verbose: Verbose = False,
+) -> int:
+    """Train a model on what preprocess wrote."""
+    from sequifier_ray.config.load import load_train
+
+    config = load_train(config_path, _random_seed() if randomize else None)
+
+    from sequifier_ray.launch.choose import train as run
+
+    return run(config, launcher, address)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; an error of the user becomes a line on stderr."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(spread_word_list(words), prog_name="sequifier-ray", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has left; Python's own flush at exit must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAULT
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the last place that can turn an error into a line
+        return _tell(error, verbose="--verbose" in words)
+    return code if isinstance(code, int) else 0
+
+
+def spread_word_list(words: Sequence[str]) -> list[str]:
+    """``--selected-columns a b c`` as a repeated option, which is what the parser knows.
+
+    >>> spread_word_list(["preprocess", "--selected-columns", "a", "b", "--verbose"])
+    ['preprocess', '--selected-columns', 'a', '--selected-columns', 'b', '--verbose']
+    """
+    spread: list[str] = []
+    is_in_list = False
+    for word in words:
+        if word.startswith("-"):
+            is_in_list = word == _WORD_LIST
+            spread += [] if is_in_list else [word]
+        else:
+            spread += [_WORD_LIST, word] if is_in_list else [word]
+    # Without a word after it the option stays, for the parser to complain about.
+    return spread if _WORD_LIST in spread or _WORD_LIST not in words else [*spread, _WORD_LIST]
+
+
+def describe(summary: PreprocessSummary) -> list[str]:
+    """What the last lines of `preprocess` say; the splits were reported as they were written."""
+    passes = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in summary.seconds.items())
+    return [
+        f"{summary.rows:,} rows in {summary.sequences:,} sequences ({passes})",
+        f"metadata: {summary.description_path}",
+    ]
+
+
+def _column_names(words: Sequence[str]) -> list[str]:
+    separated = [word.split(",") if "," in word else word.split() for word in words]
+    return [name.strip() for names in separated for name in names if name.strip()]
+
+
+def _random_seed() -> dict[str, Any]:
+    import secrets
+
+    seed = secrets.randbelow(2**31)
+    print(f"seed: {seed}")
+    return {"seed": seed}
+
+
+def _report(line: str) -> None:
+    warns = line.startswith("warning: ")
+    print(line, file=sys.stderr if warns else sys.stdout, flush=True)
+
+
+def _tell(error: Exception, verbose: bool) -> int:
+    from sequifier_ray.errors import SequifierRayError
+
+    if isinstance(error, SequifierRayError):
+        code, text = error.exit_code, "".join(f"error: {line}\n" for line in str(error).splitlines())
+    elif hasattr(error, "exit_code") and hasattr(error, "show"):
+        error.show()
+        return int(error.exit_code)
+    else:
+        first = (str(error).strip() or "no message").splitlines()[0]
+        code = EXIT_FAULT
+        text = f"error: a fault in sequifier-ray: {type(error).__name__}: {first}; --verbose shows where\n"
+    if verbose:
+        import traceback
+
+        traceback.print_exception(error)
+    sys.stderr.write(text)
+    return code
