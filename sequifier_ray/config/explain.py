@@ -41,8 +41,13 @@ def explain(
     kind: type[BaseModel], values: Mapping[str, Any], error: ValidationError
 ) -> Iterator[tuple[Path, str]]:
     """Path and text of every problem that validating ``values`` as ``kind`` met."""
-    for detail in error.errors():
+    details = error.errors()
+    unknown = [tuple(map(str, d["loc"])) for d in details if d["type"] == "extra_forbidden"]
+    for detail in details:
         path = tuple(map(str, detail["loc"]))
+        namesakes = [u[-1] for u in unknown if u[:-1] == path[:-1]]
+        if detail["type"] == "missing" and any(nearest(name, path[-1:]) for name in namesakes):
+            continue  # it is there, mistyped: one problem, not two
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, RuleError):
             for problem in cause.problems:

@@ -102,7 +102,7 @@ from sequifier_ray.errors import ConfigError
             "project_root: found s3://bucket/run; allowed: a folder",
         ),
         ("device: cpu", "device: [cpu", "train.yaml:4: not valid YAML: expected ',' or ']', but got ':'"),
-        ("device: cpu", "device:\tcpu\n\tseed: 1", "train.yaml:4: not valid YAML: found character"),
+        ("device: cpu", "device:\tcpu\n\tseed: 1", "train.yaml:3: not valid YAML: found character"),
         ("model:", "model: &m", ""),
         (
             "training_plan: {epochs: 2}",
@@ -129,6 +129,15 @@ def test_all_problems_in_one_text(train: Any) -> None:
         "train.yaml:3:",
         "train.yaml:8:",
     ]
+
+
+def test_a_mistyped_required_field_is_one_problem(train: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train(("  batch_size", "  batchsize"))
+    assert str(caught.value) == (
+        'train.yaml:8: unknown field "global_training.batchsize" '
+        '(did you mean "batch_size" or "inference_batch_size"?)'
+    )
 
 
 def test_many_known_fields_are_told_where_none_is_near(train: Any) -> None:
