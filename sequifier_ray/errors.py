@@ -11,6 +11,13 @@ class SequifierRayError(ValueError):
     """Something the user can mend; the text says what is wrong and what to do."""
 
     exit_code: ClassVar[int] = 5
+    everywhere: bool = False
+    """Whether all ranks raise it alike, so that rank 0 alone need tell it."""
+
+    def on_every_rank(self) -> SequifierRayError:
+        """The same error, marked as raised by all ranks."""
+        self.everywhere = True
+        return self
 
 
 class ConfigError(SequifierRayError):

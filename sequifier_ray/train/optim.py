@@ -79,13 +79,23 @@ def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer) -> LR
 
 
 def check_names(config: TrainConfig) -> None:
-    """Build optimizer and schedule once over one small parameter, to find mistakes before workers start.
+    """Build optimizer and schedule over two small parameters and step once, to find mistakes before workers start.
 
     Raises:
         ConfigError: a name or an argument is not known to torch, or the schedule needs an evaluation.
     """
-    parameter = nn.Parameter(torch.zeros(2, 2))
-    scheduler = build_scheduler(config, build_optimizer(config, [parameter]))
+    parameters = [nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))]
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer = build_optimizer(config, parameters)
+    try:
+        optimizer.step()
+    except (TypeError, RuntimeError) as error:
+        raise ConfigError(
+            f"global_training.optimizer: {config.global_training.optimizer.name} cannot train this kind of model ({error}); "
+            "use one that needs gradients alone, such as AdamW"
+        ) from error
+    scheduler = build_scheduler(config, optimizer)
     if isinstance(scheduler, ReduceLROnPlateau):
         if not config.evaluation:
             raise ConfigError(

@@ -57,6 +57,7 @@ def survey(config: TrainConfig) -> Ground:
     """
     check_names(config)
     _check_compiler(config)
+    _check_streams(config)
     description = read_description(config.resolve(config.dataset.part.metadata_config_path))
     _check_format(config, description)
     # Columns first: their errors name fields, where the loader could only name shards.
@@ -126,6 +127,15 @@ def _check_format(config: TrainConfig, description: DatasetDescription) -> None:
         raise ConfigError(
             f'global_training.read_format: found "{settings.read_format}", but the data set was written as '
             f'"{description.write_format}"; set read_format: {description.write_format}'
+        )
+
+
+def _check_streams(config: TrainConfig) -> None:
+    streams, wanted = config.global_training.data_streams, samples_per_update(config)
+    if streams is not None and streams > wanted:
+        raise ConfigError(
+            f"global_training.data_streams: {streams} is more than the {wanted} samples of an update, so that some streams "
+            f"would never be read; use at most {wanted}"
         )
 
 

@@ -84,7 +84,7 @@ class Recorder:
             raise TrainingError(
                 f"the loss became {loss} at or before update {update} and training stopped (global_training.non_finite: "
                 "stop). The last checkpoint is intact; lower learning_rate, set gradient_clip, or look for extreme values"
-            )
+            ).on_every_rank()
         self.final_loss = loss
         rate = self.throughput.interval_rate()
         names = session.objective.target_columns

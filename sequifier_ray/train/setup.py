@@ -85,14 +85,14 @@ def _survey_together(config: TrainConfig, strategy: Strategy) -> Ground:
     for rank, (host, _, failure) in enumerate(findings):
         if failure is not None:
             place = f" (seen by rank {rank} on node {host})" if strategy.world_size > 1 else ""
-            raise type(failure)(f"{failure}{place}") from failure
+            raise type(failure)(f"{failure}{place}").on_every_rank() from failure
     lead_host, lead_print, _ = findings[0]
     for rank, (host, fingerprints, _) in enumerate(findings):
         if fingerprints != lead_print:
             raise DataError(
                 f"rank {rank} on node {host} sees another data set than rank 0 on node {lead_host}: "
                 f"{config.project_root} is not the same folder on both; put project_root on storage that all nodes share"
-            )
+            ).on_every_rank()
     assert ground is not None
     return ground
 
@@ -118,7 +118,7 @@ def _starting_point(
             context.warn(f"checkpoint {text}")
     found = strategy.from_lead(found)
     if isinstance(found, SequifierRayError):
-        raise found
+        raise found.on_every_rank()
     assert found is not None
     run_id, run_started_s, step = found
     settings = config.global_training
@@ -165,4 +165,4 @@ def _check_order(step: SavedStep, key: OrderKey) -> None:
             raise ConfigError(
                 f"cannot go on from {step.path}: it lies within an epoch whose order depends on {name}, which was {saved} "
                 f"and now is {wanted}; restore it, or start anew with resume: {{policy: never}}"
-            )
+            ).on_every_rank()

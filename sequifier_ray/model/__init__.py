@@ -1,0 +1,1 @@
+"""The model in plain torch: no process group, no files."""

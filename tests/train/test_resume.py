@@ -1,0 +1,140 @@
+"""Interrupted runs: the legs together equal the unbroken run, whatever world size goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequifier_ray.errors import ConfigError
+from sequifier_ray.launch.choose import train
+from sequifier_ray.train import engine
+from sequifier_ray.train.worker import Event, WorkerContext
+
+ONE = {
+    "global_training__world_size": 1,
+    "global_training__batch_size": 128,
+    "global_training__distributed": False,
+    "global_training__data_parallelism": ...,
+    "training_plan__epochs": 2,
+}
+
+
+def stop_after(updates: int) -> Callable[[], bool]:
+    """True from the given call on; the engine asks once an update."""
+    calls = 0
+
+    def requested() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls >= updates
+
+    return requested
+
+
+def run(config: Any, **context: Any) -> tuple[dict[str, Any], list[Event]]:
+    events: list[Event] = []
+    return engine.run(config, WorkerContext(report=events.append, **context)), events
+
+
+def texts(events: list[Event], kind: str) -> list[str]:
+    return [event["text"] for event in events if event["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def unbroken(flights: Any) -> list[float]:
+    summary, _ = run(flights.train_config(model_name="unbroken", **ONE))
+    assert summary["status"] == "done"
+    return flights.losses("unbroken")
+
+
+def test_two_stops_in_one_epoch_and_one_in_the_next(flights: Any, unbroken: list[float]) -> None:
+    config = flights.train_config(model_name="stopped", global_training__resume__policy="if_exists", **ONE)
+    per_epoch = len(unbroken) // 2
+    for leg, done in ((3, 3), (2, 5), (per_epoch, per_epoch + 5)):
+        summary, events = run(config, stop_requested=stop_after(leg))
+        assert (summary["status"], summary["updates"]) == ("stopped", done)
+    summary, events = run(config)
+    assert any(f"resuming from step {per_epoch + 5}" in line for line in texts(events, "line"))
+    assert summary["status"] == "done"
+    assert flights.losses("stopped") == pytest.approx(unbroken, rel=1e-6)
+    assert summary["real_samples_per_epoch"] == flights.summary("unbroken")["real_samples_per_epoch"]
+    assert summary["samples"] == flights.summary("unbroken")["samples"]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_other_world_size_and_strategy(flights: Any, unbroken: list[float], kind: str) -> None:
+    """One process stops in mid-epoch, two go on (as DDP or FSDP), one ends."""
+    name = f"resized-{kind}"
+    resume = {"global_training__resume__policy": "if_exists", "model_name": name}
+    one = flights.train_config(**resume, **ONE)
+    run(one, stop_requested=stop_after(4))
+    extra = {"global_training__fsdp_cpu_offload": True} if kind == "fsdp" else {}
+    two = flights.train_config(**resume, global_training__data_parallelism=kind, training_plan__epochs=1, **extra)
+    assert train(two, "spawn", None) == 0
+    run(flights.train_config(**resume, **ONE))
+    assert flights.losses(name) == pytest.approx(unbroken, rel=1e-4)
+
+
+def test_damaged_newest_step_is_passed_over(flights: Any) -> None:
+    resume = {"global_training__resume__policy": "if_exists", "global_training__save_interval_batches": 2}
+    config = flights.train_config(model_name="damaged", **resume, **ONE)
+    run(config, stop_requested=stop_after(5))
+    folder = flights.root / "checkpoints" / "damaged"
+    newest = sorted(folder.glob("step-*"))[-1]
+    shard = next(newest.glob("*.distcp"))
+    shard.write_bytes(shard.read_bytes()[:-100])
+    (folder / "step-00000009.partial").mkdir()
+    summary, events = run(config, stop_requested=stop_after(1))
+    assert any("step-00000005 is passed over: " in text for text in texts(events, "warning"))
+    assert any("resuming from step 4" in text for text in texts(events, "line"))
+    assert not list(folder.glob("*.partial"))
+
+
+def test_keeps_latest_and_best(flights: Any) -> None:
+    config = flights.train_config(model_name="kept", **{**ONE, "training_plan__epochs": 4})
+    summary, _ = run(config)
+    states = [json.loads((Path(path) / "state.json").read_text()) for path in summary["checkpoints"]]
+    best = states[-1]["best_update"]
+    updates = [state["update"] for state in states]
+    assert len(updates) == (2 if best in updates[-2:] else 3)
+    assert best in updates
+    assert set(summary["models"]) == {"last", "best"}
+
+
+def test_earlier_run_stays_until_the_new_one_has_ended(flights: Any) -> None:
+    config = flights.train_config(model_name="again", **ONE)
+    first, _ = run(config)
+    interrupted, _ = run(config, stop_requested=stop_after(2))
+    assert set(first["checkpoints"]) < set(interrupted["checkpoints"])
+    assert (flights.root / "models" / "again-last" / "model.safetensors").exists()
+    ended, events = run(config)
+    assert any("starting at step 0" in text for text in texts(events, "line"))
+    own = {json.loads((Path(path) / "state.json").read_text())["run_id"] for path in ended["checkpoints"]}
+    assert len(own) == 1
+
+
+def test_required_without_a_checkpoint(flights: Any) -> None:
+    config = flights.train_config(model_name="none-yet", global_training__resume__policy="required", **ONE)
+    with pytest.raises(ConfigError, match=r"global_training\.resume: there is no complete checkpoint at .*none-yet"):
+        run(config)
+
+
+def test_another_model_is_refused(flights: Any) -> None:
+    resume = {"global_training__resume__policy": "if_exists", "model_name": "other-model"}
+    run(flights.train_config(**resume, **ONE), stop_requested=stop_after(1))
+    wider = flights.train_config(
+        **resume, **ONE, model__backbone__architecture__feed_forward={"dim": 128, "activation": "gelu"}
+    )
+    with pytest.raises(ConfigError, match=r"belongs to another model: \d+ parameters differ, first "):
+        run(wider)
+
+
+def test_another_order_is_refused_in_mid_epoch(flights: Any) -> None:
+    resume = {"global_training__resume__policy": "if_exists", "model_name": "other-order"}
+    run(flights.train_config(**resume, **ONE), stop_requested=stop_after(1))
+    with pytest.raises(ConfigError, match=r"order depends on seed, which was 1010 and now is 7"):
+        run(flights.train_config(**resume, **ONE, seed=7))
