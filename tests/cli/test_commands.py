@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -146,5 +147,6 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     command = (
         f"{sys.executable} -m sequifier_ray make {tmp_path / 'p'} --demo | true; exit ${{PIPESTATUS[0]}}"
     )
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert done.stderr == ""
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=buffered)
+    assert (done.returncode, done.stderr) == (1, "")
