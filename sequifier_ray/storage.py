@@ -51,7 +51,7 @@ def file_system(path: str) -> tuple[FileSystem, str]:
     from pyarrow.fs import FileSystem, LocalFileSystem
 
     if is_local(path):
-        return LocalFileSystem(), os.path.abspath(path.removeprefix("file://"))  # noqa: PTH100  # links stay as they are
+        return LocalFileSystem(), os.path.abspath(path.removeprefix("file://"))  # links stay as they are
     try:
         system, inner = FileSystem.from_uri(path)
     except (ArrowInvalid, OSError) as error:

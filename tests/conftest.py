@@ -146,7 +146,9 @@ def make_project(root: Path, n_sequences: int) -> Project:
     (root / "configs").mkdir()
     flights = pl.read_parquet(FLIGHTS)
     kept = flights["sequenceId"].unique().sort().head(n_sequences)
-    flights.filter(pl.col("sequenceId").is_in(kept.implode())).write_parquet(root / "data" / "flights.parquet")
+    flights.filter(pl.col("sequenceId").is_in(kept.implode())).write_parquet(
+        root / "data" / "flights.parquet"
+    )
     return Project(root)
 
 

@@ -62,7 +62,7 @@ class Project(Section):
     def _absolute(cls, value: str) -> str:
         if "://" in value:
             raise ValueError(f"found {value}; allowed: a folder on a local or shared file system")
-        return os.path.abspath(value)  # noqa: PTH100  # links stay as they are
+        return os.path.abspath(value)  # links stay as they are
 
     def resolve(self, relative: str) -> str:
         """A path of the configuration under ``project_root``; absolute paths and URIs stay as they are."""

@@ -28,7 +28,8 @@ def choose(config: TrainConfig, launcher: str) -> str:
         return "ray" if config.global_training.distributed else "local"
     if launcher in ("torchrun", "spawn", "ray") and not config.global_training.distributed:
         raise ConfigError(
-            f"--launcher {launcher} starts several processes and global_training.distributed is false; set distributed: true, "
+            f"--launcher {launcher} starts several processes and global_training.distributed is false; "
+            "set distributed: true, "
             "data_parallelism: ddp (or fsdp) and world_size, or use --launcher local"
         )
     return launcher
@@ -82,6 +83,6 @@ def _check_before_workers(config: TrainConfig, console: Console) -> None:
 
     ground = survey(config)
     console.line(
-        f"{config.model_name}: {ground.n_parameters:,} parameters, {ground.train.n_samples:,} training samples"
-        + (f", {ground.validation.n_samples:,} validation samples" if ground.validation else "")
+        f"{config.model_name}: {ground.n_parameters:,} parameters, {ground.train.n_samples:,} training "
+        "samples" + (f", {ground.validation.n_samples:,} validation samples" if ground.validation else "")
     )

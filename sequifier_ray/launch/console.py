@@ -32,12 +32,14 @@ class Console:
             self._show_progress(event)
 
     def line(self, text: str) -> None:
+        """A line of the log, on stdout."""
         if self._progress is not None:
             self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             print(text, flush=True)
 
     def warn(self, text: str) -> None:
+        """A warning, on stderr."""
         if self._progress is not None:
             self._progress.console.print(f"warning: {text}", highlight=False, markup=False, soft_wrap=True)
         else:
@@ -59,12 +61,18 @@ class Console:
                 print(f"step {event['update']}/{event['updates_total']}  {figures}", flush=True)
             return
         if self._progress is None:
-            columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("{task.fields[figures]}"))
+            columns = (
+                TextColumn("step {task.completed}/{task.total}"),
+                BarColumn(),
+                TextColumn("{task.fields[figures]}"),
+            )
             self._progress = Progress(*columns, TimeRemainingColumn(), console=self._rich)
             self._task = self._progress.add_task("train", total=event["updates_total"], figures=figures)
             self._progress.start()
         assert self._task is not None
-        self._progress.update(self._task, completed=event["update"], total=event["updates_total"], figures=figures)
+        self._progress.update(
+            self._task, completed=event["update"], total=event["updates_total"], figures=figures
+        )
 
 
 def describe_summary(summary: dict[str, Any]) -> str:
@@ -73,7 +81,8 @@ def describe_summary(summary: dict[str, Any]) -> str:
     best = "" if summary["best_loss"] is None else f", best validation loss {summary['best_loss']:.4f}"
     rate = "" if summary["samples_per_s"] is None else f", {summary['samples_per_s']:,.0f} samples/s"
     lines = [
-        f"{summary['status']}: {summary['updates']} updates, {summary['epochs']} epochs on {summary['world_size']} "
+        f"{summary['status']}: {summary['updates']} updates, {summary['epochs']} epochs on "
+        f"{summary['world_size']} "
         f"processes ({summary['launcher']}, {summary['strategy']}) in {summary['train_seconds']:.0f} s{rate}",
         f"training loss {loss}{best}",
     ]

@@ -55,7 +55,9 @@ def torchrun_ranks(environment: Mapping[str, str] = os.environ) -> TorchrunRanks
             raise ConfigError(f'the variable {name} must be a number of 0 or more, found "{text}"')
         numbers[name] = int(text)
     if numbers["RANK"] >= numbers["WORLD_SIZE"]:
-        raise ConfigError(f"RANK must be below WORLD_SIZE, found {numbers['RANK']} and {numbers['WORLD_SIZE']}")
+        raise ConfigError(
+            f"RANK must be below WORLD_SIZE, found {numbers['RANK']} and {numbers['WORLD_SIZE']}"
+        )
     return TorchrunRanks(
         numbers["RANK"],
         numbers["WORLD_SIZE"],
@@ -76,7 +78,8 @@ def device_for(config: TrainConfig, local_rank: int) -> torch.device:
     n_devices = torch.cuda.device_count()
     if local_rank >= n_devices:
         raise ClusterError(
-            f"device: cuda, but this node has {n_devices} usable GPUs and process {local_rank} on it needs one of its own; "
+            f"device: cuda, but this node has {n_devices} usable GPUs and process {local_rank} on it "
+            "needs one of its own; "
             "start fewer processes per node, or set device: cpu"
         )
     device = torch.device("cuda", local_rank)

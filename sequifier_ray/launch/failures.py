@@ -11,7 +11,13 @@ _KINDS: dict[str, type[SequifierRayError]] = {
     kind.__name__: kind for kind in (ConfigError, DataError, ClusterError, TrainingError)
 }
 # What torch says on a rank whose peer is gone: the peer's own failure is the one to tell.
-_PEER_SIGNS = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "NCCL", "Broken pipe")
+_PEER_SIGNS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Timed out waiting",
+    "NCCL",
+    "Broken pipe",
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class Failure:
         raise self.as_error()
 
     def as_error(self) -> SequifierRayError:
+        """The exception to raise here, with the other process's traceback as its cause."""
         error = _KINDS.get(self.kind, TrainingError)(self.text)
         error.__cause__ = RemoteTraceback(self.rank, self.trace)
         return error

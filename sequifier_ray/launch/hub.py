@@ -17,7 +17,7 @@ class Hub:
         self._has_failed = False
 
     def enter(self) -> tuple[int, bool]:
-        """Rank 0 is here: how often the workers were started before, and whether the run has already failed."""
+        """Rank 0 is here: how often the workers were started before, and whether the run has failed."""
         self._n_starts += 1
         return self._n_starts - 1, self._has_failed
 
@@ -33,6 +33,7 @@ class Hub:
         return events
 
     def request_stop(self) -> None:
+        """Ask the run to save and end."""
         self._stop = True
 
 
@@ -57,6 +58,7 @@ class HubLink:
         self._exchange()
 
     def stop_requested(self) -> bool:
+        """Whether the hub's latest answer asked to stop."""
         self._exchange()
         return self._stop
 

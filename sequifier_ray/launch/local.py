@@ -18,7 +18,8 @@ def run(config: TrainConfig, console: Console) -> dict[str, Any]:
     launched_at_s = time.time()
     if config.global_training.world_size > 1:
         console.line(
-            f"local launcher: 1 process instead of world_size {config.global_training.world_size}; an update takes the same "
+            f"local launcher: 1 process instead of world_size {config.global_training.world_size}; an "
+            "update takes the same "
             "samples, in more micro-batches"
         )
     with StopSignals() as signals:

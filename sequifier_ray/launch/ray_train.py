@@ -71,7 +71,8 @@ def _cluster(config: TrainConfig, address: str | None, console: Console) -> Iter
             ray.init(address=address, **common)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ClusterError(
-            f"cannot connect to Ray at {address or 'a local instance'} ({str(error).strip().splitlines()[0]}); check --address, "
+            f"cannot connect to Ray at {address or 'a local instance'} "
+            f"({str(error).strip().splitlines()[0]}); check --address, "
             "ray.address and RAY_ADDRESS, and RAY_AUTH_MODE if the cluster wants a token"
         ) from error
     try:
@@ -103,14 +104,17 @@ def _wait_for_resources(config: TrainConfig, console: Console) -> None:
     deadline_s = time.monotonic() + config.ray.resource_timeout_s
     told = False
     while True:
-        there = ray.cluster_resources()
+        there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         short = {name: amount for name, amount in needed.items() if amount > there.get(name, 0)}
         if not short:
             return
-        words = ", ".join(f"{amount:g} {name} (there: {there.get(name, 0):g})" for name, amount in short.items())
+        words = ", ".join(
+            f"{amount:g} {name} (there: {there.get(name, 0):g})" for name, amount in short.items()
+        )
         if time.monotonic() >= deadline_s:
             raise ClusterError(
-                f"the Ray cluster lacks resources: world_size {config.global_training.world_size} needs {words}; add nodes, "
+                f"the Ray cluster lacks resources: world_size {config.global_training.world_size} needs "
+                f"{words}; add nodes, "
                 "lower global_training.world_size, or change ray.resources_per_worker"
             )
         if not told:
@@ -120,12 +124,14 @@ def _wait_for_resources(config: TrainConfig, console: Console) -> None:
 
 
 def _trainer(config: TrainConfig, parcel: dict[str, Any]) -> Any:
-    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+    import ray.train
     from ray.train.torch import TorchConfig, TorchTrainer
 
     from sequifier_ray.launch.context import group_backend
     from sequifier_ray.launch.ray_worker import train_worker
 
+    # Train V2 puts other classes under these names than the type stubs of V1 say.
+    train: Any = ray.train
     per_worker = _per_worker(config)
     n_workers = config.global_training.world_size
     smallest = config.ray.min_world_size
@@ -138,18 +144,20 @@ def _trainer(config: TrainConfig, parcel: dict[str, Any]) -> Any:
         torch_config=TorchConfig(
             backend=group_backend(config), timeout_s=int(config.global_training.collective_timeout_s)
         ),
-        scaling_config=ScalingConfig(
+        scaling_config=train.ScalingConfig(
             num_workers=n_workers if smallest is None else (smallest, n_workers),
             use_gpu=config.device == "cuda",
             resources_per_worker=per_worker,
             placement_strategy=config.ray.placement_strategy,
         ),
-        run_config=RunConfig(
+        run_config=train.RunConfig(
             name="ray",
             storage_path=config.ray.storage_path or config.resolve(f"logs/{config.model_name}"),
-            failure_config=FailureConfig(max_failures=config.ray.max_failures, controller_failure_limit=3),
+            failure_config=train.FailureConfig(
+                max_failures=config.ray.max_failures, controller_failure_limit=3
+            ),
             worker_runtime_env={"env_vars": variables},
-            logging_config=LoggingConfig(log_level="ERROR"),
+            logging_config=train.LoggingConfig(log_level="ERROR"),
         ),
     )
 

@@ -29,6 +29,7 @@ class StopSignals:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def is_requested(self) -> bool:
+        """Whether a first signal came."""
         return self.requested
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

@@ -17,7 +17,7 @@ from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.errors import SequifierRayError, TrainingError
 from sequifier_ray.launch.console import Console
 from sequifier_ray.launch.context import device_for, open_process_group, usable_cores, use_threads
-from sequifier_ray.launch.failures import Failure, describe
+from sequifier_ray.launch.failures import describe
 from sequifier_ray.launch.signals import STOP_SIGNALS, StopSignals
 from sequifier_ray.train import engine
 from sequifier_ray.train.worker import WorkerContext
@@ -42,7 +42,7 @@ def run(config: TrainConfig, console: Console) -> dict[str, Any]:
             "meeting_point": f"file://{folder}/ranks",
             "launched_at_s": time.time(),
         }
-        workers = [
+        workers: list[BaseProcess] = [
             processes.Process(target=_work, args=(rank, parcel, messages, stop), daemon=True)
             for rank in range(world_size)
         ]
@@ -67,7 +67,8 @@ def _follow(workers: list[BaseProcess], messages: Any, console: Console) -> dict
             for rank, code in enumerate(codes):
                 if code not in (None, 0):
                     raise TrainingError(
-                        f"process {rank} (pid {workers[rank].pid}) ended with exit code {code} without a word; a negative "
+                        f"process {rank} (pid {workers[rank].pid}) ended with exit code {code} without a "
+                        "word; a negative "
                         "code is the signal that killed it, -9 is often the kernel for lack of memory"
                     )
             if all(code == 0 for code in codes) and summary is not None:

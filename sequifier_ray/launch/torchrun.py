@@ -35,7 +35,8 @@ def run(config: TrainConfig, console: Console) -> dict[str, Any]:
         config = with_world_size(config, ranks.world_size)
         if ranks.rank == 0:
             console.warn(
-                f"torchrun started {ranks.world_size} processes and global_training.world_size says {wanted}: "
+                f"torchrun started {ranks.world_size} processes and global_training.world_size says "
+                f"{wanted}: "
                 f"{ranks.world_size} it is, and an update takes {ranks.world_size} × batch_size samples"
             )
     with StopSignals() as signals:

@@ -22,7 +22,8 @@ def check_columns(field: str, columns: tuple[str, ...], description: DatasetDesc
     for name in columns:
         if name not in description.columns:
             raise ConfigError(
-                f'model.interface.{field}: the data set has no column "{name}"{nearest(name, description.columns)}; it has '
+                f'model.interface.{field}: the data set has no column "{name}"'
+                f"{nearest(name, description.columns)}; it has "
                 f"{', '.join(description.columns)}"
             )
 
@@ -38,7 +39,8 @@ def share_width(n_classes: dict[str, int], output_dim: int) -> dict[str, int]:
     spare = output_dim - _LEAST_WIDTH * len(n_classes)
     if spare < 0:
         raise ConfigError(
-            f"model.interface.ingestion.output_dim: {output_dim} is too small for {len(n_classes)} columns of at least "
+            f"model.interface.ingestion.output_dim: {output_dim} is too small for {len(n_classes)} "
+            "columns of at least "
             f"{_LEAST_WIDTH} each; use {_LEAST_WIDTH * len(n_classes)} or more"
         )
     weights = {name: math.log(max(count, 2)) for name, count in n_classes.items()}
@@ -66,7 +68,8 @@ def feature_widths(interface: Interface, description: DatasetDescription) -> dic
     if reals:
         suggestion = ", ".join(f"{name}: {width}" for name, width in widths.items())
         raise ConfigError(
-            f"{_FIELD}: {', '.join(reals)} are real columns, so that the widths must be given and sum to output_dim "
+            f"{_FIELD}: {', '.join(reals)} are real columns, so that the widths must be given and sum to "
+            "output_dim "
             f"{interface.ingestion.output_dim}; for example {{{suggestion}}}"
         )
     return widths
@@ -75,7 +78,9 @@ def feature_widths(interface: Interface, description: DatasetDescription) -> dic
 class Ingestion(nn.Module):
     """Columns (B, C) each → (B, C, D)."""
 
-    def __init__(self, architecture: Architecture, interface: Interface, description: DatasetDescription) -> None:
+    def __init__(
+        self, architecture: Architecture, interface: Interface, description: DatasetDescription
+    ) -> None:
         super().__init__()
         check_columns("input_columns", interface.input_columns, description)
         self.widths = feature_widths(interface, description)
@@ -87,7 +92,9 @@ class Ingestion(nn.Module):
             width = self.widths[name]
             is_categorical = self.categorical[i]
             key = f"{i}_{re.sub(r'[^0-9A-Za-z]', '_', name)}"
-            features[key] = nn.Embedding(description.n_classes[name], width) if is_categorical else nn.Linear(1, width)
+            features[key] = (
+                nn.Embedding(description.n_classes[name], width) if is_categorical else nn.Linear(1, width)
+            )
         self.features = nn.ModuleDict(features)
         joined = interface.ingestion.output_dim
         self.to_model: nn.Module = nn.Identity()
@@ -97,7 +104,9 @@ class Ingestion(nn.Module):
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         """Joined embedding, (B, C, output_dim), in the order of ``input_columns``."""
         parts = []
-        for name, is_categorical, feature in zip(self.columns, self.categorical, self.features.values(), strict=True):
+        for name, is_categorical, feature in zip(
+            self.columns, self.categorical, self.features.values(), strict=True
+        ):
             if is_categorical:
                 parts.append(F.embedding(inputs[name], feature.weight))  # type: ignore[arg-type]
             else:
@@ -113,7 +122,7 @@ def sinusoid_table(width: int, length: int, theta: float, device: torch.device) 
 
 
 class Positions(nn.Module):
-    """Adds absolute positions, learned or sinusoidal, counted from the left end of the view, padding included.
+    """Adds absolute positions, learned or sinusoidal, counted from the view's left end, padding included.
 
     Scope "global" has one table for the joined embedding, "per_feature" one for each feature's part of it.
     """

@@ -37,6 +37,7 @@ class MlpHead(nn.Module):
         self.output = nn.Linear(architecture.dim_model, n_outputs)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, P, D) → (B, P, outputs)."""
         mapped: Tensor = self.output(F.gelu(self.hidden(x)))
         return mapped
 
@@ -44,7 +45,9 @@ class MlpHead(nn.Module):
 class Heads(nn.Module):
     """One linear or mlp decoder per target over the last P positions."""
 
-    def __init__(self, architecture: Architecture, interface: Interface, description: DatasetDescription) -> None:
+    def __init__(
+        self, architecture: Architecture, interface: Interface, description: DatasetDescription
+    ) -> None:
         super().__init__()
         self.columns = tuple(interface.target_columns)
         self.prediction_length = interface.decoder.prediction_length

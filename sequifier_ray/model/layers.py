@@ -1,4 +1,4 @@
-"""Parts of a transformer block. B samples, C positions, D model width, H heads, K key/value heads, E head width."""
+"""Parts of a block. B samples, C positions, D model width, H heads, K key/value heads, E head width."""
 
 from __future__ import annotations
 
@@ -88,6 +88,7 @@ class Perceptron(nn.Module):
         self.activation = F.relu if settings.activation == "relu" else F.gelu
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, C, D) → (B, C, D)."""
         mapped: Tensor = self.down(self.activation(self.up(x)))
         return mapped
 
@@ -102,6 +103,7 @@ class SwiGLU(nn.Module):
         self.w3 = nn.Linear(settings.dim, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, C, D) → (B, C, D)."""
         mapped: Tensor = self.w3(F.silu(self.w1(x)) * self.w2(x))
         return mapped
 

@@ -35,7 +35,8 @@ def _criterion(column: str, name: str, is_categorical: bool) -> nn.Module:
     if name not in allowed:
         kind = "categorical" if is_categorical else "real"
         raise ConfigError(
-            f'{field}: "{name}" does not suit a {kind} target, which needs a loss per prediction from one input and one '
+            f'{field}: "{name}" does not suit a {kind} target, which needs a loss '
+            "per prediction from one input and one "
             f"target: {', '.join(allowed)}"
         )
     criterion: nn.Module = getattr(nn, name)(reduction="none")
@@ -58,7 +59,8 @@ class CausalObjective:
         check_columns("target_columns", self.target_columns, description)
         self._categorical = {name: name in description.id_maps for name in self.target_columns}
         self._criteria = {
-            name: _criterion(name, dataset.criterion[name], self._categorical[name]) for name in self.target_columns
+            name: _criterion(name, dataset.criterion[name], self._categorical[name])
+            for name in self.target_columns
         }
         self._criterion_names = {name: dataset.criterion[name] for name in self.target_columns}
         self._inputs = set(interface.input_columns)
@@ -92,7 +94,7 @@ class CausalObjective:
         return torch.stack([self._valid(batch, name)[1].sum() for name in self.target_columns])
 
     def loss_sums(self, outputs: dict[str, Tensor], batch: SequenceBatch) -> Tensor:
-        """The criterion summed over valid tokens per target, (T,) float32; an exact zero where none is valid."""
+        """The criterion summed over valid tokens per target, (T,) float32; exactly 0 where none is valid."""
         sums = []
         for name in self.target_columns:
             wanted, valid = self._valid(batch, name)
@@ -111,7 +113,7 @@ class CausalObjective:
         return flat.view_as(wanted)
 
     def accuracy_sums(self, outputs: dict[str, Tensor], batch: SequenceBatch) -> Tensor:
-        """Valid tokens whose likeliest class is the right one, per target, (T,) float32; 0 for real targets."""
+        """Valid tokens whose likeliest class is right, per target, (T,) float32; 0 for real targets."""
         sums = []
         for name in self.target_columns:
             wanted, valid = self._valid(batch, name)
@@ -122,7 +124,7 @@ class CausalObjective:
         return torch.stack(sums)
 
     def naive_sums(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
-        """What the guess "as before" achieves: its summed loss (real) or hits (categorical), and tokens; (T,) each.
+        """The guess "as before": its summed loss (real) or hits (categorical), and tokens; (T,) each.
 
         The value before is the target column's input at the same place of the view, ``target_offset``
         events earlier; for a target that is no input, the target before it. Tokens without one are left out.

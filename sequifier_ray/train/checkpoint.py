@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
@@ -66,6 +66,7 @@ class StepFolders:
         return sorted(steps, key=lambda step: step.age_key)
 
     def path_of(self, update: int) -> str:
+        """Folder of the step after ``update`` updates."""
         return storage.join(self.folder, f"step-{update:08d}")
 
     def prune(self, run_id: str) -> None:
@@ -134,18 +135,21 @@ def save(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             weights, moments = get_state_dict(strategy.unwrap(model), optimizer)
-            dcp.save(
+            state_dict_saver.save(
                 {"model": weights, "optimizer": moments},
                 storage_writer=FileSystemWriter(partial),
                 no_dist=strategy.world_size == 1,
             )
     except (CheckpointException, OSError, RuntimeError) as error:
         raise TrainingError(
-            f"the checkpoint {target} could not be written ({_cause(error)}); earlier checkpoints are untouched. "
+            f"the checkpoint {target} could not be written ({_cause(error)}); earlier checkpoints are "
+            "untouched. "
             "Mend the storage and run again with resume: {policy: if_exists}"
         ) from error
     if strategy.rank == 0:
-        files = {name: storage.file_bytes(storage.join(partial, name)) for name in storage.list_names(partial)}
+        files = {
+            name: storage.file_bytes(storage.join(partial, name)) for name in storage.list_names(partial)
+        }
         manifest = json.dumps({**state.to_json(), "files": files}, indent=1)
         storage.write_atomic(storage.join(partial, "state.json"), manifest)
         storage.publish_folder(partial, target)
@@ -173,7 +177,9 @@ def load(step: SavedStep, model: nn.Module, optimizer: torch.optim.Optimizer, st
     contents: dict[str, Any] = {"model": weights, "optimizer": moments}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.load(contents, storage_reader=FileSystemReader(step.path), no_dist=strategy.world_size == 1)
+        state_dict_loader.load(
+            contents, storage_reader=FileSystemReader(step.path), no_dist=strategy.world_size == 1
+        )
         set_state_dict(
             plain, optimizer, model_state_dict=contents["model"], optim_state_dict=contents["optimizer"]
         )
@@ -186,7 +192,7 @@ def load_weights(path: str) -> dict[str, torch.Tensor]:
     weights = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in shapes.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.load({"model": weights}, storage_reader=reader, no_dist=True)
+        state_dict_loader.load({"model": weights}, storage_reader=reader, no_dist=True)
     return weights
 
 
@@ -206,7 +212,9 @@ def _check_shapes(path: str, weights: dict[str, Any]) -> None:
     if different:
         first = different[0]
         raise ConfigError(
-            f"the checkpoint {path} belongs to another model: {len(different)} parameters differ, first {first} "
-            f"(checkpoint {saved.get(first, 'none')}, config {wanted.get(first, 'none')}); use the model section it was "
+            f"the checkpoint {path} belongs to another model: {len(different)} parameters differ, first "
+            f"{first} "
+            f"(checkpoint {saved.get(first, 'none')}, config {wanted.get(first, 'none')}); use the model "
+            "section it was "
             "trained with, another model_name, or resume: {policy: never}"
         )

@@ -55,7 +55,10 @@ def evaluate(
                     naive_sums, naive_counts = objective.naive_sums(host_batch)
                     counts = objective.count_targets(host_batch)
                     on_host += torch.stack([counts, naive_sums, naive_counts]).double()
-                    losses, hits = objective.loss_sums(outputs, batch), objective.accuracy_sums(outputs, batch)
+                    losses, hits = (
+                        objective.loss_sums(outputs, batch),
+                        objective.accuracy_sums(outputs, batch),
+                    )
                     on_device += torch.stack([losses, hits]).double()
     finally:
         model.train()

@@ -18,7 +18,10 @@ def _public_classes(module: Any, base: type) -> dict[str, type]:
     return {
         name: value
         for name, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, base) and value is not base and not name.startswith("_")
+        if isinstance(value, type)
+        and issubclass(value, base)
+        and value is not base
+        and not name.startswith("_")
     }
 
 
@@ -29,7 +32,8 @@ SCHEDULERS: dict[str, type] = _public_classes(lr_scheduler, LRScheduler)
 def _find(field: str, name: str, known: dict[str, type], module: str) -> type:
     if name not in known:
         raise ConfigError(
-            f'{field}.name: "{name}" is not a class of {module}{nearest(name, known)}; known are {", ".join(sorted(known))}'
+            f'{field}.name: "{name}" is not a class of {module}{nearest(name, known)}; '
+            f"known are {', '.join(sorted(known))}"
         )
     return known[name]
 
@@ -40,7 +44,8 @@ def _construct(field: str, kind: type, *positional: Any, **arguments: Any) -> An
     except (TypeError, ValueError, AttributeError, AssertionError) as error:
         accepted = [p for p in inspect.signature(kind).parameters if p not in ("params", "optimizer")]
         raise ConfigError(
-            f"{field}: {kind.__name__} does not accept these arguments ({error}); it takes {', '.join(accepted)}"
+            f"{field}: {kind.__name__} does not accept these arguments ({error}); it takes "
+            f"{', '.join(accepted)}"
         ) from error
 
 
@@ -79,7 +84,7 @@ def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer) -> LR
 
 
 def check_names(config: TrainConfig) -> None:
-    """Build optimizer and schedule over two small parameters and step once, to find mistakes before workers start.
+    """Build optimizer and schedule over small parameters and step once: mistakes show before workers start.
 
     Raises:
         ConfigError: a name or an argument is not known to torch, or the schedule needs an evaluation.
@@ -92,18 +97,21 @@ def check_names(config: TrainConfig) -> None:
         optimizer.step()
     except (TypeError, RuntimeError) as error:
         raise ConfigError(
-            f"global_training.optimizer: {config.global_training.optimizer.name} cannot train this kind of model ({error}); "
+            f"global_training.optimizer: {config.global_training.optimizer.name} cannot train this kind "
+            f"of model ({error}); "
             "use one that needs gradients alone, such as AdamW"
         ) from error
     scheduler = build_scheduler(config, optimizer)
     if isinstance(scheduler, ReduceLROnPlateau):
         if not config.evaluation:
             raise ConfigError(
-                "global_training.scheduler: ReduceLROnPlateau follows the validation loss; set evaluation: true"
+                "global_training.scheduler: ReduceLROnPlateau follows the validation loss; set "
+                "evaluation: true"
             )
         if config.global_training.scheduler_step_on == "batch":
             raise ConfigError(
-                "global_training.scheduler_step_on: ReduceLROnPlateau follows the validation loss, which is known "
+                "global_training.scheduler_step_on: ReduceLROnPlateau follows the validation loss, which "
+                "is known "
                 'once an epoch; found "batch", set it to "epoch"'
             )
 

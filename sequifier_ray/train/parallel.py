@@ -16,7 +16,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -119,7 +125,11 @@ class DataParallel(Strategy):
         device_ids = [self.device] if self.device.type == "cuda" else None
         # Equal weights follow from the seed, so nothing is broadcast at the start.
         ddp = DistributedDataParallel(
-            model, device_ids=device_ids, init_sync=False, broadcast_buffers=False, gradient_as_bucket_view=True
+            model,
+            device_ids=device_ids,
+            init_sync=False,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
         )
         return self._compile_whole(ddp)
 

@@ -99,8 +99,10 @@ def open_split(config: TrainConfig, description: DatasetDescription, split: int)
     )
     if dataset.n_samples == 0:
         raise DataError(
-            f"{path}: split {split} has no sample for context_length {settings.context_length} and target_offset "
-            f"{settings.target_offset}; give it more rows (split_ratios in preprocess.yaml) or use a shorter context"
+            f"{path}: split {split} has no sample for context_length {settings.context_length} and "
+            "target_offset "
+            f"{settings.target_offset}; give it more rows (split_ratios in preprocess.yaml) or use a "
+            "shorter context"
         )
     return dataset
 
@@ -110,7 +112,8 @@ def _open_validation(config: TrainConfig, description: DatasetDescription) -> Sp
         return None
     if len(description.split_paths) < 2:
         raise ConfigError(
-            "evaluation: true needs a second split to validate on, and the data set has one; add a ratio to split_ratios "
+            "evaluation: true needs a second split to validate on, and the data set has one; add a ratio "
+            "to split_ratios "
             "in preprocess.yaml, or set evaluation: false"
         )
     return open_split(config, description, 1)
@@ -121,7 +124,8 @@ def _check_format(config: TrainConfig, description: DatasetDescription) -> None:
     if settings.distributed and description.merge_output:
         raise ConfigError(
             "global_training.distributed: true needs a data set in shards, and this one is a single "
-            f"{description.write_format} file per split; set merge_output: false in preprocess.yaml and run preprocess again"
+            f"{description.write_format} file per split; set merge_output: false in preprocess.yaml and "
+            "run preprocess again"
         )
     if settings.read_format != description.write_format:
         raise ConfigError(
@@ -134,16 +138,22 @@ def _check_streams(config: TrainConfig) -> None:
     streams, wanted = config.global_training.data_streams, samples_per_update(config)
     if streams is not None and streams > wanted:
         raise ConfigError(
-            f"global_training.data_streams: {streams} is more than the {wanted} samples of an update, so that some streams "
+            f"global_training.data_streams: {streams} is more than the {wanted} samples of an update, so "
+            "that some streams "
             f"would never be read; use at most {wanted}"
         )
 
 
 def _check_compiler(config: TrainConfig) -> None:
     settings = config.global_training
-    if settings.torch_compile != "none" and config.device == "cpu" and not any(map(shutil.which, ("g++", "c++", "clang++"))):
+    if (
+        settings.torch_compile != "none"
+        and config.device == "cpu"
+        and not any(map(shutil.which, ("g++", "c++", "clang++")))
+    ):
         raise ConfigError(
-            f'global_training.torch_compile: "{settings.torch_compile}" needs a C++ compiler on the CPU, and none is on the '
+            f'global_training.torch_compile: "{settings.torch_compile}" needs a C++ compiler on the CPU, '
+            "and none is on the "
             "PATH; install g++ or set torch_compile: none"
         )
 
@@ -184,7 +194,8 @@ def choose_resume(
     if not complete and (policy == "required" or named is not None):
         place = config.resolve(named) if named is not None else folders(config).folder
         raise ConfigError(
-            f"global_training.resume: there is no complete checkpoint at {place}; set policy: never to start anew, or name a "
+            f"global_training.resume: there is no complete checkpoint at {place}; set policy: never to "
+            "start anew, or name a "
             "step folder in checkpoint_path"
         )
     return complete[-1] if complete else None

@@ -1,4 +1,4 @@
-"""What a run tells: log lines, progress, metrics.jsonl, summary.json. Collectives on all ranks, words from rank 0."""
+"""What a run tells: log lines, progress, metrics.jsonl, summary.json. All ranks reduce, rank 0 speaks."""
 
 from __future__ import annotations
 
@@ -82,8 +82,10 @@ class Recorder:
         update = session.state.update
         if not torch.isfinite(losses).all():
             raise TrainingError(
-                f"the loss became {loss} at or before update {update} and training stopped (global_training.non_finite: "
-                "stop). The last checkpoint is intact; lower learning_rate, set gradient_clip, or look for extreme values"
+                f"the loss became {loss} at or before update {update} and training stopped "
+                "(global_training.non_finite: "
+                "stop). The last checkpoint is intact; lower learning_rate, set gradient_clip, or look "
+                "for extreme values"
             ).on_every_rank()
         self.final_loss = loss
         rate = self.throughput.interval_rate()
@@ -128,11 +130,14 @@ class Recorder:
         parts = []
         for name, loss in validation.loss_by_target.items():
             if name in validation.accuracy:
-                parts.append(f"{name} {loss:.4f}, hit rate {validation.accuracy[name]:.4f}{_naive(validation, name)}")
+                parts.append(
+                    f"{name} {loss:.4f}, hit rate {validation.accuracy[name]:.4f}{_naive(validation, name)}"
+                )
             else:
                 parts.append(f"{name} {loss:.4f}{_naive(validation, name)}")
         self.session.context.line(
-            f"epoch {state.epoch} step {state.update}: validation loss {validation.loss:.4f} ({'; '.join(parts)})"
+            f"epoch {state.epoch} step {state.update}: validation loss {validation.loss:.4f} "
+            f"({'; '.join(parts)})"
         )
 
     def summary(self, status: str, models: dict[str, str]) -> dict[str, Any]:
@@ -158,7 +163,9 @@ class Recorder:
             "startup_seconds": None if self.startup_seconds is None else round(self.startup_seconds, 3),
             "samples_per_s": None if rate is None else round(rate, 1),
             "peak_rss_bytes": peaks,
-            "checkpoints": [step.path for step in session.folders.complete()] if session.context.is_lead else [],
+            "checkpoints": [step.path for step in session.folders.complete()]
+            if session.context.is_lead
+            else [],
             "restarts": session.context.restarts,
             "models": models,
         }

@@ -56,7 +56,8 @@ def set_up(config: TrainConfig, context: WorkerContext) -> Session:
         context.warn(warning)
     _set_numerics(config)
     model = strategy.prepare(
-        lambda: build_model(config.model, ground.description, config.global_training.context_length), config.seed
+        lambda: build_model(config.model, ground.description, config.global_training.context_length),
+        config.seed,
     )
     objective = CausalObjective(config.model, config.dataset, ground.description)
     optimizer = build_optimizer(config, list(model.parameters()))
@@ -70,7 +71,17 @@ def set_up(config: TrainConfig, context: WorkerContext) -> Session:
         context.line("no checkpoint to resume from: starting at step 0")
     resumed_at = None if step is None else step.state.update
     return Session(
-        config, context, ground, strategy, model, objective, optimizer, scheduler, folders(config), state, resumed_at
+        config,
+        context,
+        ground,
+        strategy,
+        model,
+        objective,
+        optimizer,
+        scheduler,
+        folders(config),
+        state,
+        resumed_at,
     )
 
 
@@ -91,7 +102,8 @@ def _survey_together(config: TrainConfig, strategy: Strategy) -> Ground:
         if fingerprints != lead_print:
             raise DataError(
                 f"rank {rank} on node {host} sees another data set than rank 0 on node {lead_host}: "
-                f"{config.project_root} is not the same folder on both; put project_root on storage that all nodes share"
+                f"{config.project_root} is not the same folder on both; put project_root on storage that "
+                "all nodes share"
             ).on_every_rank()
     assert ground is not None
     return ground
@@ -139,7 +151,7 @@ def _starting_point(
 def _look_for_run(
     config: TrainConfig, context: WorkerContext, damaged: list[str]
 ) -> tuple[str, float, SavedStep | None]:
-    """Run id, its start in Unix seconds and the checkpoint to go on from. ``run.json`` names the current run."""
+    """Run id, its start (Unix seconds), the checkpoint to go on from. ``run.json`` names the current run."""
     place = folders(config).folder
     marker = storage.join(place, "run.json")
     current: dict[str, Any] = {}
@@ -163,6 +175,7 @@ def _check_order(step: SavedStep, key: OrderKey) -> None:
         wanted = getattr(key, name)
         if saved != wanted:
             raise ConfigError(
-                f"cannot go on from {step.path}: it lies within an epoch whose order depends on {name}, which was {saved} "
+                f"cannot go on from {step.path}: it lies within an epoch whose order depends on {name}, "
+                f"which was {saved} "
                 f"and now is {wanted}; restore it, or start anew with resume: {{policy: never}}"
             ).on_every_rank()

@@ -64,7 +64,11 @@ class TrainState:
         values = dict(vars(self))
         values["order"] = dict(vars(self.order))
         values["plan"] = None if self.plan is None else self.plan.to_json()
-        versions = {"sequifier_ray": __version__, "torch": torch.__version__, "python": platform.python_version()}
+        versions = {
+            "sequifier_ray": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        }
         return {"format": STATE_FORMAT, "version": STATE_VERSION, "versions": versions, **values}
 
     @classmethod

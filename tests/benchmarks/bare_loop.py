@@ -34,7 +34,9 @@ from sequifier_ray.train.preflight import survey
 WARM_UP = 10
 
 
-def all_windows(config: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor, dict[str, torch.Tensor], torch.Tensor]:
+def all_windows(
+    config: Any,
+) -> tuple[dict[str, torch.Tensor], torch.Tensor, dict[str, torch.Tensor], torch.Tensor]:
     """Every training sample as one tensor a column: inputs (N, C), their mask, targets (N, P), their mask."""
     dataset = survey(config).train
     order = EpochOrder(1, 0, dataset.shard_sample_counts, 8, "shuffled")
@@ -44,7 +46,9 @@ def all_windows(config: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor, dic
     return batch.inputs, batch.is_real, batch.targets, batch.target_is_real
 
 
-def work(rank: int, world_size: int, path: str, strategy: str, updates: int, meeting: str, answer: str) -> None:
+def work(
+    rank: int, world_size: int, path: str, strategy: str, updates: int, meeting: str, answer: str
+) -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
     config = load_train(path)
     settings = config.global_training
@@ -100,7 +104,14 @@ def main() -> None:
     world_size = 1 if options.strategy == "none" else 2
     with tempfile.TemporaryDirectory() as folder:
         answer = f"{folder}/answer.json"
-        arguments = (world_size, options.config, options.strategy, options.updates, f"file://{folder}/ranks", answer)
+        arguments = (
+            world_size,
+            options.config,
+            options.strategy,
+            options.updates,
+            f"file://{folder}/ranks",
+            answer,
+        )
         if world_size == 1:
             work(0, *arguments)
         else:

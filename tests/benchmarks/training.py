@@ -1,4 +1,4 @@
-"""Samples per second of training beside a bare PyTorch loop and, if given, beside Sequifier; ratios of one run.
+"""Samples per second of training beside a bare PyTorch loop and, if given, Sequifier; ratios of one run.
 
     python tests/benchmarks/training.py [--sequifier PATH_TO_ITS_CLI] [--rounds 3]
 
@@ -37,7 +37,9 @@ def run(command: list[str], cwd: Path, threads: int | None) -> str:
         environment["OMP_NUM_THREADS"] = str(threads)
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
+        raise SystemExit(
+            f"{' '.join(command)} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+        )
     return done.stdout + done.stderr
 
 
@@ -71,15 +73,17 @@ def sequifier_yaml(kind: str) -> dict[str, Any]:
 
 def ours(project: Path, kind: str) -> float:
     launcher = "local" if kind == "none" else "ray"
-    run([sys.executable, "-m", "sequifier_ray", "train", "--launcher", launcher, "--config-path", f"configs/{kind}.yaml"],
-        project, None)  # fmt: skip
+    command = [sys.executable, "-m", "sequifier_ray", "train", "--launcher", launcher]
+    run([*command, "--config-path", f"configs/{kind}.yaml"], project, None)
     summary = json.loads((project / "logs" / kind / "summary.json").read_text())
     return float(summary["samples_per_s"])
 
 
 def bare(project: Path, kind: str) -> float:
     command = [sys.executable, str(HERE / "bare_loop.py"), f"configs/{kind}.yaml", "--strategy", kind]
-    return float(json.loads(run(command, project, None if kind == "none" else 1).splitlines()[-1])["samples_per_s"])
+    return float(
+        json.loads(run(command, project, None if kind == "none" else 1).splitlines()[-1])["samples_per_s"]
+    )
 
 
 def sequifier(cli: str, project: Path, kind: str, threads: int | None) -> float:
@@ -107,7 +111,9 @@ def prepare(folder: Path, cli: str | None) -> tuple[Path, Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--sequifier", help="path of Sequifier's command, installed in an environment of its own")
+    parser.add_argument(
+        "--sequifier", help="path of Sequifier's command, installed in an environment of its own"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     rates: dict[str, list[float]] = {}

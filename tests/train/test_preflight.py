@@ -21,7 +21,11 @@ CASES: list[tuple[dict[str, Any], type[Exception], str]] = [
         r"global_training\.optimizer: AdamW does not accept these arguments .*momentun",
     ),
     ({"global_training__optimizer": {"name": "LBFGS"}}, ConfigError, r"global_training\.optimizer: LBFGS"),
-    ({"global_training__optimizer": {"name": "SparseAdam"}}, ConfigError, r"global_training\.optimizer: SparseAdam"),
+    (
+        {"global_training__optimizer": {"name": "SparseAdam"}},
+        ConfigError,
+        r"global_training\.optimizer: SparseAdam",
+    ),
     (
         {"global_training__scheduler": {"name": "CosineAnealingLR", "T_max": 4}},
         ConfigError,

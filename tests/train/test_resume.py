@@ -73,7 +73,9 @@ def test_other_world_size_and_strategy(flights: Any, unbroken: list[float], kind
     one = flights.train_config(**resume, **ONE)
     run(one, stop_requested=stop_after(4))
     extra = {"global_training__fsdp_cpu_offload": True} if kind == "fsdp" else {}
-    two = flights.train_config(**resume, global_training__data_parallelism=kind, training_plan__epochs=1, **extra)
+    two = flights.train_config(
+        **resume, global_training__data_parallelism=kind, training_plan__epochs=1, **extra
+    )
     assert train(two, "spawn", None) == 0
     run(flights.train_config(**resume, **ONE))
     assert flights.losses(name) == pytest.approx(unbroken, rel=1e-4)
@@ -88,7 +90,7 @@ def test_damaged_newest_step_is_passed_over(flights: Any) -> None:
     shard = next(newest.glob("*.distcp"))
     shard.write_bytes(shard.read_bytes()[:-100])
     (folder / "step-00000009.partial").mkdir()
-    summary, events = run(config, stop_requested=stop_after(1))
+    _, events = run(config, stop_requested=stop_after(1))
     assert any("step-00000005 is passed over: " in text for text in texts(events, "warning"))
     assert any("resuming from step 4" in text for text in texts(events, "line"))
     assert not list(folder.glob("*.partial"))
@@ -119,7 +121,9 @@ def test_earlier_run_stays_until_the_new_one_has_ended(flights: Any) -> None:
 
 def test_required_without_a_checkpoint(flights: Any) -> None:
     config = flights.train_config(model_name="none-yet", global_training__resume__policy="required", **ONE)
-    with pytest.raises(ConfigError, match=r"global_training\.resume: there is no complete checkpoint at .*none-yet"):
+    with pytest.raises(
+        ConfigError, match=r"global_training\.resume: there is no complete checkpoint at .*none-yet"
+    ):
         run(config)
 
 
