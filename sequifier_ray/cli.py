@@ -119,10 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAULT
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        code = EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last place that can turn an error into a line
         return _tell(error, verbose="--verbose" in words)
+    if code == EXIT_INTERRUPTED:
+        print("interrupted", file=sys.stderr)
     return code if isinstance(code, int) else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -150,3 +151,20 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=buffered)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_an_unknown_launcher(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "train", "--launcher", "rya")
+    assert code == 2
+    assert err == 'error: --launcher: "rya" is none of auto, ray, torchrun, spawn, local\n'
+
+
+def test_an_interrupt_ends_with_130_and_no_traceback(tmp_path: Path) -> None:
+    pipe = tmp_path / "preprocess.yaml"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "sequifier_ray", "preprocess", "--config-path", str(pipe)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with pipe.open("w"):  # returns when the command has begun to read
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.strip()) == (130, "interrupted")

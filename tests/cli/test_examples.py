@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sequifier_ray.config.load import load_preprocess, load_train
+from sequifier_ray.project import make_project
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "sequifier_ray" / "demo"
@@ -30,4 +31,22 @@ def test_the_demo_views_fit_the_demo_windows() -> None:
     training = load_train(str(DEMO / "train.yaml")).global_training
     assert training.context_length + stored.max_target_offset <= stored.window_length
     assert training.target_offset <= stored.max_target_offset
+    assert training.read_format == stored.write_format
+
+
+def test_templates_are_valid_once_filled_in(tmp_path: Path) -> None:
+    make_project(str(tmp_path / "mine"), demo=False)
+    configs = tmp_path / "mine" / "configs"
+    stored = load_preprocess(
+        str(configs / "preprocess.yaml"), {"preprocessing_data_path": "data/events.parquet"}
+    )
+    filled = {
+        "model_name": "mine",
+        "dataset.part.metadata_config_path": "configs/metadata_configs/events.json",
+        "dataset.criterion": {"product": "CrossEntropyLoss"},
+        "model.interface.input_columns": ["product"],
+        "model.interface.target_columns": ["product"],
+    }
+    training = load_train(str(configs / "train.yaml"), filled).global_training
+    assert training.context_length + stored.max_target_offset <= stored.window_length
     assert training.read_format == stored.write_format

@@ -64,3 +64,8 @@ def test_help_loads_nothing_heavy() -> None:
     shown, _, loaded = done.stdout.partition("loaded: ")
     assert "preprocess" in shown
     assert not {"torch", "ray", "polars", "numpy", "pyarrow", "pydantic", "yaml"} & set(loaded.split())
+
+
+def test_the_model_is_plain_torch() -> None:
+    for path in (PACKAGE / "model").glob("*.py"):
+        assert "torch.distributed" not in path.read_text(), path.name
