@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -159,12 +158,17 @@ def test_an_unknown_launcher(demo: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert err == 'error: --launcher: "rya" is none of auto, ray, torchrun, spawn, local\n'
 
 
-def test_an_interrupt_ends_with_130_and_no_traceback(tmp_path: Path) -> None:
-    pipe = tmp_path / "preprocess.yaml"
-    os.mkfifo(pipe)
-    command = [sys.executable, "-m", "sequifier_ray", "preprocess", "--config-path", str(pipe)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with pipe.open("w"):  # returns when the command has begun to read
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert (process.returncode, err.strip()) == (130, "interrupted")
+INTERRUPTED = """
+import os, signal, sys
+from sequifier_ray.cli import main
+def interrupt(event, arguments):
+    if event == "import" and arguments[0] == "sequifier_ray.config.load":
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(interrupt)
+sys.exit(main(["preprocess"]))
+"""
+
+
+def test_an_interrupt_ends_with_130_and_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (130, "interrupted")
