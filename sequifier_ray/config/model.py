@@ -111,7 +111,12 @@ class Architecture(Section):
         "effect on rope).",
     )
     dropout: float = Field(
-        default=0.0, strict=True, ge=0, lt=1, description="Probability of dropping an activation."
+        default=0.0,
+        strict=True,
+        ge=0,
+        lt=1,
+        description="Probability of dropping an activation of the embedding and of what each sublayer adds; "
+        "attention weights are never dropped, which would rule out fused kernels.",
     )
     shared_layer_groups: tuple[tuple[NaturalNumber, ...], ...] = Field(
         default=(), description="Groups of layer numbers, from 0, that use one and the same block."

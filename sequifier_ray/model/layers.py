@@ -48,11 +48,10 @@ def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 class SelfAttention(nn.Module):
     """Causal self-attention with as many key/value heads as asked for (mha, gqa, mqa); no biases."""
 
-    def __init__(self, settings: Attention, width: int, dropout: float) -> None:
+    def __init__(self, settings: Attention, width: int) -> None:
         super().__init__()
         self.n_heads, self.n_kv_heads = settings.n_heads, settings.kv_heads
         self.head_width = width // settings.n_heads
-        self.dropout = dropout
         self.query = nn.Linear(width, self.n_heads * self.head_width, bias=False)
         self.key = nn.Linear(width, self.n_kv_heads * self.head_width, bias=False)
         self.value = nn.Linear(width, self.n_kv_heads * self.head_width, bias=False)
@@ -71,7 +70,6 @@ class SelfAttention(nn.Module):
             key,
             value,
             attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
             enable_gqa=self.n_kv_heads != self.n_heads,
         )
         joined: Tensor = self.output(seen.transpose(1, 2).reshape(b, c, -1))
@@ -116,7 +114,7 @@ class Block(nn.Module):
         width = settings.dim_model
         self.norm_first = settings.normalization.norm_first
         self.attention_norm = normalization(settings.normalization, width)
-        self.attention = SelfAttention(settings.attention, width, settings.dropout)
+        self.attention = SelfAttention(settings.attention, width)
         self.feed_forward_norm = normalization(settings.normalization, width)
         kind = SwiGLU if settings.feed_forward.activation == "swiglu" else Perceptron
         self.feed_forward = kind(settings.feed_forward, width)
