@@ -184,6 +184,11 @@ def _tell(error: Exception, verbose: bool) -> int:
         first = (str(error).strip() or "no message").splitlines()[0]
         code = EXIT_FAULT
         text = f"error: a fault in sequifier-ray: {type(error).__name__}: {first}; --verbose shows where\n"
+    if isinstance(error, SequifierRayError):
+        from sequifier_ray.launch.ranks import should_tell
+
+        if not should_tell(error):
+            return code
     if verbose:
         import traceback
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from sequifier_ray.config.train import TrainConfig, ignored_settings
 from sequifier_ray.errors import ConfigError
 from sequifier_ray.launch.console import Console, describe_summary
-from sequifier_ray.launch.context import under_torchrun
+from sequifier_ray.launch.ranks import is_lead, under_torchrun
 from sequifier_ray.launch.signals import EXIT_STOPPED
 
 LAUNCHERS = ("auto", "ray", "torchrun", "spawn", "local")
@@ -43,7 +42,7 @@ def train(config: TrainConfig, launcher: str, address: str | None) -> int:
     """
     chosen = choose(config, launcher)
     console = Console()
-    leads = os.environ.get("RANK", "0") == "0" or chosen != "torchrun"
+    leads = is_lead() or chosen != "torchrun"
     if leads:
         for text in ignored_settings(config):
             console.warn(text)

@@ -1,6 +1,6 @@
 """From a launcher's facts (rank, device, threads) to the context that training sees.
 
-The only module that reads RANK-like variables.
+With ``ranks.py`` the only module that reads RANK-like variables.
 """
 
 from __future__ import annotations
@@ -28,11 +28,6 @@ class TorchrunRanks:
     local_rank: int
     local_world_size: int
     restarts: int
-
-
-def under_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a torchrun-like launcher started this process."""
-    return "RANK" in environment and "WORLD_SIZE" in environment
 
 
 def torchrun_ranks(environment: Mapping[str, str] = os.environ) -> TorchrunRanks:

@@ -59,5 +59,6 @@ def describe(error: BaseException, rank: int, trace: str) -> Failure:
     text = str(error).strip().splitlines()
     first = text[0] if text else ""
     is_collateral = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _PEER_SIGNS)
-    words = f"rank {rank} failed: {type(error).__name__}: {first}. Run again with --verbose for the traceback"
+    what = "lost its connection to another rank" if is_collateral else "failed"
+    words = f"rank {rank} {what}: {type(error).__name__}: {first}. Run again with --verbose for the traceback"
     return Failure(rank, "TrainingError", words, trace, is_collateral)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 import traceback
@@ -21,6 +22,8 @@ from sequifier_ray.launch.signals import StopSignals
 _POLL_INTERVAL_S = "0.3"
 # After the ranks are done Ray Train itself may take many seconds to wind up; nobody waits for that.
 _WIND_UP_S = 3.0
+# How long a head node may take to answer.
+_REACH_S = 10.0
 
 
 def run(config: TrainConfig, console: Console, address: str | None) -> dict[str, Any]:
@@ -61,6 +64,8 @@ def _cluster(config: TrainConfig, address: str | None, console: Console) -> Iter
     if ray.is_initialized():
         yield
         return
+    if address is not None:
+        _check_reachable(address)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address is None:
@@ -79,6 +84,20 @@ def _cluster(config: TrainConfig, address: str | None, console: Console) -> Iter
         yield
     finally:
         ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Raise ClusterError if nothing listens at ``host:port``: Ray itself tries for minutes."""
+    host, separator, port = address.removeprefix("ray://").rpartition(":")
+    if not separator or not port.isdecimal():
+        return  # "auto" and other names are Ray's to resolve
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+    except OSError as error:
+        raise ClusterError(
+            f"cannot connect to Ray at {address} ({error}); check --address, ray.address and RAY_ADDRESS, and that "
+            "the head node runs"
+        ) from error
 
 
 def _per_worker(config: TrainConfig) -> dict[str, float]:
@@ -166,7 +185,7 @@ def _fit(trainer: Any, outcome: dict[str, Any]) -> None:
     """Run Ray Train to its end; in a thread of its own, so that signals stay ours."""
     try:
         trainer.fit()
-    except Exception as error:  # noqa: BLE001 - Ray raises many kinds; the main thread tells it
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - Ray raises many kinds; the main thread tells it
         outcome["error"] = error
         outcome["trace"] = traceback.format_exc()
 
@@ -185,7 +204,9 @@ def _follow(
             console.line("stop requested: saving at the next update (a second signal ends at once)")
             hub.request_stop.remote()
             stop_sent = True
-        for event in ray.get(hub.take.remote()):
+        events = ray.get(hub.take.remote())
+        # A rank's own failure is told before the echoes of it on other ranks.
+        for event in sorted(events, key=lambda event: event["kind"] != "failed"):
             if event["kind"] == "finished":
                 thread.join(_WIND_UP_S)
                 summary: dict[str, Any] = event["summary"]
@@ -194,7 +215,7 @@ def _follow(
                 event["failure"].raise_again()
             if event["kind"] == "lost":
                 echo = event["failure"]
-                console.warn(f"{echo.text}; Ray Train starts the workers again" if echo else "")
+                console.warn(f"{event['failure'].text}; Ray Train starts the workers again")
             else:
                 console.show(event)
         if not was_alive:

@@ -17,12 +17,13 @@ from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.errors import SequifierRayError, TrainingError
 from sequifier_ray.launch.console import Console
 from sequifier_ray.launch.context import device_for, open_process_group, usable_cores, use_threads
-from sequifier_ray.launch.failures import describe
+from sequifier_ray.launch.failures import Failure, describe
 from sequifier_ray.launch.signals import STOP_SIGNALS, StopSignals
 from sequifier_ray.train import engine
 from sequifier_ray.train.worker import WorkerContext
 
 _GRACE_S = 10.0
+_ECHO_WAIT_S = 2.0
 
 
 def run(config: TrainConfig, console: Console) -> dict[str, Any]:
@@ -57,28 +58,38 @@ def run(config: TrainConfig, console: Console) -> dict[str, Any]:
 def _follow(workers: list[BaseProcess], messages: Any, console: Console) -> dict[str, Any]:
     """Show events until rank 0's summary has come and all processes have ended, or one failed."""
     summary: dict[str, Any] | None = None
+    echo: Failure | None = None
+    echo_until_s = 0.0
     while True:
         try:
             event = messages.get(timeout=0.2)
         except queue.Empty:
             event = None
         if event is None:
-            codes = [worker.exitcode for worker in workers]
-            for rank, code in enumerate(codes):
-                if code not in (None, 0):
-                    raise TrainingError(
-                        f"process {rank} (pid {workers[rank].pid}) ended with exit code {code} without a "
-                        "word; a negative "
-                        "code is the signal that killed it, -9 is often the kernel for lack of memory"
-                    )
-            if all(code == 0 for code in codes) and summary is not None:
+            _check_exits(workers, None if echo is None else echo.rank)
+            if echo is not None and time.monotonic() >= echo_until_s:
+                echo.raise_again()
+            if summary is not None and all(worker.exitcode == 0 for worker in workers):
                 return summary
         elif event["kind"] == "failed":
-            event["failure"].raise_again()
+            # Of two failures the one that is no echo of the other is the one to tell.
+            if not event["failure"].is_collateral:
+                event["failure"].raise_again()
+            echo, echo_until_s = event["failure"], time.monotonic() + _ECHO_WAIT_S
         elif event["kind"] == "finished":
             summary = event["summary"]
         else:
             console.show(event)
+
+
+def _check_exits(workers: list[BaseProcess], known_rank: int | None) -> None:
+    """Raise TrainingError if a process other than the one that told its failure died."""
+    for rank, worker in enumerate(workers):
+        if worker.exitcode not in (None, 0) and rank != known_rank:
+            raise TrainingError(
+                f"process {rank} (pid {worker.pid}) ended with exit code {worker.exitcode} without a word; a "
+                "negative code is the signal that killed it, -9 is often the kernel for lack of memory"
+            )
 
 
 def _end(workers: list[BaseProcess]) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+import traceback
 from typing import Any
 
 import torch.distributed as dist
 
 from sequifier_ray.config.train import TrainConfig
+from sequifier_ray.errors import SequifierRayError
 from sequifier_ray.launch.console import Console
 from sequifier_ray.launch.context import device_for, open_process_group, torchrun_ranks
+from sequifier_ray.launch.failures import describe
 from sequifier_ray.launch.signals import StopSignals
 from sequifier_ray.train import engine
 from sequifier_ray.train.worker import WorkerContext
@@ -19,6 +22,13 @@ def with_world_size(config: TrainConfig, world_size: int) -> TrainConfig:
     """The same configuration for another number of processes."""
     settings = config.global_training.model_copy(update={"world_size": world_size})
     return config.model_copy(update={"global_training": settings})
+
+
+def _same_on_all(config: TrainConfig) -> TrainConfig:
+    """Rank 0's configuration: a random seed, or a file that differs between nodes, must not split the run."""
+    box = [config.model_dump(mode="json")]
+    dist.broadcast_object_list(box, src=0)
+    return TrainConfig.model_validate(box[0])
 
 
 def run(config: TrainConfig, console: Console) -> dict[str, Any]:
@@ -53,7 +63,11 @@ def run(config: TrainConfig, console: Console) -> dict[str, Any]:
                 report=console.show,
                 stop_requested=signals.is_requested,
             )
-            return engine.run(config, context)
+            return engine.run(_same_on_all(config), context)
+        except SequifierRayError:
+            raise
+        except Exception as error:
+            raise describe(error, ranks.rank, traceback.format_exc()).as_error() from error
         finally:
             # Also after an error: closed connections tell the other ranks at once.
             dist.destroy_process_group()

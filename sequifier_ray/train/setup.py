@@ -93,9 +93,11 @@ def _survey_together(config: TrainConfig, strategy: Strategy) -> Ground:
     except SequifierRayError as found:
         error = found
     findings = strategy.gather_objects((socket.gethostname(), ground and ground.fingerprints, error))
+    failures = [failure for _, _, failure in findings if failure is not None]
     for rank, (host, _, failure) in enumerate(findings):
         if failure is not None:
-            place = f" (seen by rank {rank} on node {host})" if strategy.world_size > 1 else ""
+            is_shared = len(failures) == strategy.world_size
+            place = "" if is_shared else f" (seen by rank {rank} on node {host})"
             raise type(failure)(f"{failure}{place}").on_every_rank() from failure
     lead_host, lead_print, _ = findings[0]
     for rank, (host, fingerprints, _) in enumerate(findings):
