@@ -95,8 +95,8 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
     except OSError as error:
         raise ClusterError(
-            f"cannot connect to Ray at {address} ({error}); check --address, ray.address and RAY_ADDRESS, and that "
-            "the head node runs"
+            f"cannot connect to Ray at {address} ({error}); check --address, ray.address and RAY_ADDRESS, "
+            "and that the head node runs"
         ) from error
 
 
