@@ -174,8 +174,7 @@ class ShardLoader:
                 self._hand_over(Update(batches, after, plan.n_remaining - after.n_remaining))
                 plan = after
             self._hand_over(_END)
-        except BaseException as error:
-            # Whatever it is belongs to the thread that waits for batches.
+        except BaseException as error:  # noqa: BLE001 - belongs to the thread that waits for batches
             self._hand_over(error)
 
     def _hand_over(self, item: object) -> None:

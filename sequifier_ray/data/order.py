@@ -45,7 +45,7 @@ class EpochOrder:
         self._shard_ends = np.cumsum(counts)  # (n_shards,), in the order of this epoch
         self._block_ends = self._shard_ends[_last_of_groups(n_shards, shuffle_shards)]
         self._cache_blocks = cache_blocks
-        self._permutations: OrderedDict[int, npt.NDArray[np.integer[Any]]] = OrderedDict()
+        self._permutations: OrderedDict[int, Int64] = OrderedDict()
 
     @property
     def n_samples(self) -> int:
@@ -60,7 +60,7 @@ class EpochOrder:
             for block in np.unique(blocks):
                 here = blocks == block
                 start = int(self._block_ends[block - 1]) if block > 0 else 0
-                order[here] = self._permutation(int(block))[positions[here] - start] + np.int64(start)
+                order[here] = self._permutation(int(block))[positions[here] - start] + start
         index = np.searchsorted(self._shard_ends, order, side="right")
         starts = np.where(index > 0, self._shard_ends[index - 1], 0)
         return self._shards[index], order - starts
@@ -68,13 +68,13 @@ class EpochOrder:
     def _generator(self, number: int) -> np.random.Generator:
         return np.random.Generator(np.random.Philox(np.random.SeedSequence([*self._key, number])))
 
-    def _permutation(self, block: int) -> npt.NDArray[np.integer[Any]]:
+    def _permutation(self, block: int) -> Int64:
         if block in self._permutations:
             self._permutations.move_to_end(block)
             return self._permutations[block]
         start = int(self._block_ends[block - 1]) if block > 0 else 0
         size = int(self._block_ends[block]) - start
-        numbers = np.arange(size, dtype=np.int32 if size < 2**31 else np.int64)
+        numbers: Int64 = np.arange(size, dtype=np.int64)
         self._generator(block + 1).shuffle(numbers)
         self._permutations[block] = numbers
         if len(self._permutations) > self._cache_blocks:
@@ -122,7 +122,7 @@ class Plan:
         return replace(self, streams=rest)
 
     def for_world_size(self, world_size: int) -> Plan:
-        """The plan for another number of ranks; the streams are cut anew only if ranks cannot share them out."""
+        """The plan for another number of ranks; streams are cut anew only if ranks cannot share them out."""
         if len(self.streams) % world_size == 0:
             return self
         remaining = tuple(interval for stream in self.streams for interval in stream)
@@ -161,7 +161,8 @@ class Plan:
         return math.ceil(max(takes) / size), size
 
     def to_json(self) -> dict[str, Any]:
-        return {"samples_per_update": self.samples_per_update, "streams": [list(map(list, s)) for s in self.streams]}
+        streams = [[list(interval) for interval in stream] for stream in self.streams]
+        return {"samples_per_update": self.samples_per_update, "streams": streams}
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Plan:

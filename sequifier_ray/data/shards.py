@@ -45,7 +45,8 @@ class ShardData:
         if self.item_positions is not None:
             return self.item_positions
         within = np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], self.lengths)
-        return np.repeat(self.start_positions, self.lengths) + within
+        positions: Int64 = np.repeat(self.start_positions, self.lengths) + within
+        return positions
 
 
 def smallest_id_dtype(n_classes: int) -> np.dtype[Any]:
@@ -90,16 +91,18 @@ def open_shard(folder: str, entry: ShardEntry, description: DatasetDescription) 
     if found != entry.bytes:
         state = "is missing" if found is None else f"has {found} bytes instead of {entry.bytes}"
         raise DataError(f"shard {path} {state}; restore it or run `sequifier-ray preprocess` again")
-    if description.write_format == "pt":
-        data = _open_pt(path)
-    else:
-        data = _open_table(path, description)
+    data = _open_pt(path) if description.write_format == "pt" else _open_table(path, description)
     if (int(data.offsets[-1]), len(data.sequence_ids)) != (entry.events, entry.segments):
         raise DataError(
-            f"shard {path} holds {int(data.offsets[-1])} events in {len(data.sequence_ids)} segments instead of {entry.events} "
+            f"shard {path} holds {int(data.offsets[-1])} events in {len(data.sequence_ids)} segments "
+            f"instead of {entry.events} "
             f"in {entry.segments}; run `sequifier-ray preprocess` again"
         )
     return data
+
+
+def _unreadable(path: str, error: Exception) -> DataError:
+    return DataError(f"shard {path} cannot be read; run `sequifier-ray preprocess` again ({error})")
 
 
 def _write_pt(path: str, data: ShardData) -> None:
@@ -129,9 +132,11 @@ def _open_pt(path: str) -> ShardData:
         contents = torch.load(path, weights_only=True, mmap=True)
         found = (contents["format"], contents["version"])
     except (RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
-        raise DataError(f"shard {path} cannot be read; run `sequifier-ray preprocess` again ({error})") from error
+        raise _unreadable(path, error) from error
     if found != (SHARD_FORMAT, SHARD_VERSION):
-        raise DataError(f"shard {path} has format {found[0]} version {found[1]}; run `sequifier-ray preprocess` again")
+        raise DataError(
+            f"shard {path} has format {found[0]} version {found[1]}; run `sequifier-ray preprocess` again"
+        )
     items = contents.get("item_positions")
     return ShardData(
         columns={name: column.numpy() for name, column in contents["columns"].items()},
@@ -168,7 +173,7 @@ def _open_table(path: str, description: DatasetDescription) -> ShardData:
         for name in description.columns:
             columns[name] = table[name].to_numpy().astype(column_dtype(description, name), copy=False)
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise DataError(f"shard {path} cannot be read; run `sequifier-ray preprocess` again ({error})") from error
+        raise _unreadable(path, error) from error
     starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])) if len(ids) else np.zeros(0, np.int64)
     offsets = np.append(starts, len(ids)).astype(np.int64)
     data = ShardData(columns, ids[starts], positions[starts], None, offsets)

@@ -38,14 +38,16 @@ class ViewSpec:
     def __post_init__(self) -> None:
         if self.context_length + self.max_target_offset > self.window_length:
             raise ConfigError(
-                f"global_training.context_length: {self.context_length} + max_target_offset {self.max_target_offset} > "
+                f"global_training.context_length: {self.context_length} + max_target_offset "
+                f"{self.max_target_offset} > "
                 f"window_length {self.window_length}; use a context_length of at most "
                 f"{self.window_length - self.max_target_offset}, or preprocess with window_length "
                 f"{self.context_length + self.max_target_offset} or more"
             )
         if self.target_offset > self.max_target_offset:
             raise ConfigError(
-                f"global_training.target_offset: {self.target_offset} is larger than the data set's max_target_offset "
+                f"global_training.target_offset: {self.target_offset} is larger than the data set's "
+                "max_target_offset "
                 f"{self.max_target_offset}; lower it, or preprocess with a larger max_target_offset"
             )
 
@@ -60,10 +62,11 @@ class ViewSpec:
             return 1
         return (self.window_length - self.max_target_offset - self.context_length) // self.view_stride + 1
 
-    def view_start(self, view: Int64 | int) -> Int64 | int:
-        """Window position of a view's first event; view 0 is the rightmost."""
+    def view_starts(self, views: Int64) -> Int64:
+        """Window positions of views' first events, (n,) → (n,); view 0 is the rightmost."""
         rightmost = self.window_length - self.max_target_offset - self.context_length
-        return rightmost - view * (self.view_stride or 0)
+        starts: Int64 = rightmost - views * (self.view_stride or 0)
+        return starts
 
 
 def window_counts(lengths: Int64, window_length: int, window_stride: int) -> Int64:
@@ -112,9 +115,6 @@ def locate_samples(samples: Int64, ends: Int64, lengths: Int64, spec: ViewSpec) 
     view = np.where(is_full, within % spec.views_per_window, within)
     window = np.where(is_full, within // spec.views_per_window, 0)
     counts = window_counts(length, spec.window_length, spec.window_stride)
-    start = np.where(
-        is_full,
-        _start_of(window, length, counts, spec.window_length),
-        length - spec.window_length,
-    )
-    return segments, start + spec.view_start(view)
+    full_starts = _start_of(window, length, counts, spec.window_length)
+    starts = np.where(is_full, full_starts, length - spec.window_length)
+    return segments.astype(np.int64), starts + spec.view_starts(view)
