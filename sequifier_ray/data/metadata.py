@@ -108,7 +108,7 @@ class SplitMetadata:
 
 
 def _to_text(values: Mapping[str, Any]) -> str:
-    """One line a key: readable, and without the slow encoder that indentation takes for large vocabularies."""
+    """One line a key: readable, without the slow encoder that indentation takes for large vocabularies."""
     lines = [
         f"{json.dumps(key)}: {json.dumps(values[key], sort_keys=True, ensure_ascii=False)}"
         for key in sorted(values)

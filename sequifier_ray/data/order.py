@@ -122,8 +122,13 @@ class Plan:
         return replace(self, streams=rest)
 
     def for_world_size(self, world_size: int) -> Plan:
-        """The plan for another number of ranks; streams are cut anew only if ranks cannot share them out."""
-        if len(self.streams) % world_size == 0:
+        """The plan for another number of ranks.
+
+        Streams are cut anew only if ranks cannot share them out, or if there are more than samples in an
+        update, so that some would never be read.
+        """
+        assert world_size <= self.samples_per_update
+        if len(self.streams) % world_size == 0 and len(self.streams) <= self.samples_per_update:
             return self
         remaining = tuple(interval for stream in self.streams for interval in stream)
         return replace(self, streams=_cut(remaining, world_size))

@@ -150,8 +150,7 @@ def _open_loader(session: Session) -> ShardLoader:
     )
     n_samples = samples_per_update(session.config)
     if state.plan is None:
-        streams = state.data_streams if state.data_streams % context.world_size == 0 else context.world_size
-        plan = Plan.start(state.order.n_samples, streams, n_samples)
+        plan = Plan.start(state.order.n_samples, state.data_streams, n_samples)
     else:
         plan = replace(state.plan, samples_per_update=n_samples)
     return ShardLoader(
