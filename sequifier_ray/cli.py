@@ -109,7 +109,16 @@ def train(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; an error of the user becomes a line on stderr."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    code = _run(list(sys.argv[1:] if arguments is None else arguments))
+    if "torch" in sys.modules:
+        from sequifier_ray.launch.ranks import leave, under_torchrun
+
+        if under_torchrun():
+            leave(code)
+    return code
+
+
+def _run(words: list[str]) -> int:
     command = typer.main.get_command(app)
     try:
         code = command.main(spread_word_list(words), prog_name="sequifier-ray", standalone_mode=False)

@@ -139,13 +139,15 @@ class Project:
 
 
 def make_project(root: Path, n_sequences: int) -> Project:
-    """A project on the flights of the first aircraft, short (padded) sequences among them."""
+    """A project on the flights of some aircraft, half of them with short (padded) histories."""
     import polars as pl
 
     (root / "data").mkdir(parents=True)
     (root / "configs").mkdir()
     flights = pl.read_parquet(FLIGHTS)
-    kept = flights["sequenceId"].unique().sort().head(n_sequences)
+    counts = flights.group_by("sequenceId").len().sort("sequenceId")
+    short = counts.filter(pl.col("len").is_between(3, 40))["sequenceId"].head(n_sequences // 2)
+    kept = pl.concat([short, counts["sequenceId"].head(n_sequences - n_sequences // 2)]).unique()
     flights.filter(pl.col("sequenceId").is_in(kept.implode())).write_parquet(
         root / "data" / "flights.parquet"
     )

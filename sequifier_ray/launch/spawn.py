@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import queue
 import tempfile
 import time
@@ -18,6 +17,7 @@ from sequifier_ray.errors import SequifierRayError, TrainingError
 from sequifier_ray.launch.console import Console
 from sequifier_ray.launch.context import device_for, open_process_group, usable_cores, use_threads
 from sequifier_ray.launch.failures import Failure, describe
+from sequifier_ray.launch.ranks import leave
 from sequifier_ray.launch.signals import STOP_SIGNALS, StopSignals
 from sequifier_ray.train import engine
 from sequifier_ray.train.worker import WorkerContext
@@ -132,8 +132,10 @@ def _work(rank: int, parcel: dict[str, Any], messages: Any, stop: Any) -> None:
         if rank == 0:
             messages.put({"kind": "finished", "summary": summary})
         dist.destroy_process_group()
+        code = 0
     except Exception as error:  # noqa: BLE001 - told to the parent, whatever it is
         messages.put({"kind": "failed", "failure": describe(error, rank, traceback.format_exc())})
-        messages.close()
-        messages.join_thread()
-        os._exit(error.exit_code if isinstance(error, SequifierRayError) else 5)
+        code = error.exit_code if isinstance(error, SequifierRayError) else 5
+    messages.close()
+    messages.join_thread()
+    leave(code)

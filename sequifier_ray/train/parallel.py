@@ -7,6 +7,7 @@ Process groups are made by the launcher before; a world of one needs none.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -159,6 +160,8 @@ class ShardedParallel(Strategy):
         if self.cpu_offload:
             offload = CPUOffloadPolicy(pin_memory=self.device.type == "cuda")
         self._compile_blocks(model)
+        # Predictions are views and nobody changes them in place; the warning about that is for others.
+        warnings.filterwarnings("ignore", message=".*returned a view tensor", category=UserWarning)
         for module in (*model.blocks, model):
             fully_shard(module, mesh=mesh, mp_policy=precision, offload_policy=offload)
         home = torch.device("cpu") if self.cpu_offload else self.device
