@@ -19,7 +19,7 @@ from sequifier_ray.train.worker import WorkerContext
 
 
 def train_worker(parcel: dict[str, Any]) -> None:
-    """One rank. A mistake of the user's is reported and not tried again; a lost peer is, by raising."""
+    """One rank. A mistake of the user's is told once and not tried again; a lost peer is."""
     import ray.train
 
     place = ray.train.get_context()
@@ -45,12 +45,10 @@ def train_worker(parcel: dict[str, Any]) -> None:
             link.flush({"kind": "finished", "summary": summary})
     except Exception as error:
         failure = describe(error, rank, traceback.format_exc())
-        if failure.is_collateral:
-            link.flush({"kind": "lost", "failure": failure})
-            raise
-        link.flush({"kind": "failed", "failure": failure})
-        # Closed connections tell the other ranks at once.
-        dist.destroy_process_group()
+        link.flush({"kind": "lost" if failure.is_collateral else "failed", "failure": failure})
+        # Raising ends all workers, also those that wait for this one in a collective. Started again after a
+        # failure that was told, they return at once.
+        raise
 
 
 def _never() -> bool:
