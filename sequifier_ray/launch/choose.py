@@ -7,14 +7,14 @@ from typing import Any
 from sequifier_ray.config.train import TrainConfig, ignored_settings
 from sequifier_ray.errors import ConfigError
 from sequifier_ray.launch.console import Console, describe_summary
-from sequifier_ray.launch.ranks import is_lead, under_torchrun
+from sequifier_ray.launch.ranks import has_torchrun_variables, is_lead, under_torchrun
 from sequifier_ray.launch.signals import EXIT_STOPPED
 
 LAUNCHERS = ("auto", "ray", "torchrun", "spawn", "local")
 
 
 def choose(config: TrainConfig, launcher: str) -> str:
-    """The launcher to use: ``auto`` takes torchrun under torchrun, Ray where distributed, else this process.
+    """The launcher to use; ``auto``: torchrun under torchrun, Ray where distributed, else this process.
 
     Raises:
         ConfigError: an unknown launcher, or one that needs distributed: true.
@@ -22,9 +22,14 @@ def choose(config: TrainConfig, launcher: str) -> str:
     if launcher not in LAUNCHERS:
         raise ConfigError(f'--launcher: "{launcher}" is none of {", ".join(LAUNCHERS)}')
     if launcher == "auto":
-        if under_torchrun():
+        if has_torchrun_variables():
             return "torchrun"
         return "ray" if config.global_training.distributed else "local"
+    if launcher != "torchrun" and under_torchrun():
+        raise ConfigError(
+            f"--launcher {launcher} under torchrun would start a run in each of its processes; leave --launcher out, or "
+            "start without torchrun"
+        )
     if launcher in ("torchrun", "spawn", "ray") and not config.global_training.distributed:
         raise ConfigError(
             f"--launcher {launcher} starts several processes and global_training.distributed is false; "

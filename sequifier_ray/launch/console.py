@@ -52,7 +52,8 @@ class Console:
             self._progress = None
 
     def _show_progress(self, event: Event) -> None:
-        figures = f"loss {event['loss']:.4f}  {event['samples_per_s']:,.0f} samples/s"
+        rate = f"  {event['samples_per_s']:,.0f} samples/s" if event["samples_per_s"] else ""
+        figures = f"loss {event['loss']:.4f}{rate}"
         if not self._rich.is_terminal:
             now_s = time.monotonic()
             done = event["update"] >= event["updates_total"]

@@ -6,18 +6,11 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from sequifier_ray.errors import ClusterError, ConfigError, DataError, SequifierRayError, TrainingError
+from sequifier_ray.train.worker import is_peer_loss
 
 _KINDS: dict[str, type[SequifierRayError]] = {
     kind.__name__: kind for kind in (ConfigError, DataError, ClusterError, TrainingError)
 }
-# What torch says on a rank whose peer is gone: the peer's own failure is the one to tell.
-_PEER_SIGNS = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Timed out waiting",
-    "NCCL",
-    "Broken pipe",
-)
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ def describe(error: BaseException, rank: int, trace: str) -> Failure:
         return Failure(rank, type(error).__name__, str(error), trace, False)
     text = str(error).strip().splitlines()
     first = text[0] if text else ""
-    is_collateral = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _PEER_SIGNS)
+    is_collateral = is_peer_loss(error)
     what = "lost its connection to another rank" if is_collateral else "failed"
     words = f"rank {rank} {what}: {type(error).__name__}: {first}. Run again with --verbose for the traceback"
     return Failure(rank, "TrainingError", words, trace, is_collateral)

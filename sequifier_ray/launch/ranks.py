@@ -15,6 +15,11 @@ def under_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
     return "RANK" in environment and "WORLD_SIZE" in environment
 
 
+def has_torchrun_variables(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether RANK or WORLD_SIZE is there: one without the other is a mistake to tell, not to pass over."""
+    return "RANK" in environment or "WORLD_SIZE" in environment
+
+
 def is_lead(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this is rank 0, or the only process."""
     return not under_torchrun(environment) or environment["RANK"] == "0"

@@ -37,11 +37,9 @@ def run(config: TrainConfig, console: Console, address: str | None) -> dict[str,
     os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", _POLL_INTERVAL_S)
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
-    with _cluster(config, address, console):
-        import ray
-
-        _wait_for_resources(config, console)
-        hub = ray.remote(num_cpus=0)(Hub).remote()
+    with _cluster(config, address, console) as can_grow:
+        _wait_for_resources(config, console, config.ray.resource_timeout_s if can_grow else 0.0)
+        hub = _open_hub()
         parcel = {"config": config.model_dump(mode="json"), "hub": hub, "launched_at_s": launched_at_s}
         trainer = _trainer(config, parcel)
         outcome: dict[str, Any] = {}
@@ -53,8 +51,8 @@ def run(config: TrainConfig, console: Console, address: str | None) -> dict[str,
 
 
 @contextmanager
-def _cluster(config: TrainConfig, address: str | None, console: Console) -> Iterator[None]:
-    """A connection to Ray; ends what it started and nothing else."""
+def _cluster(config: TrainConfig, address: str | None, console: Console) -> Iterator[bool]:
+    """A connection to Ray, and whether nodes may still join; ends what it started and nothing else."""
     address = address or config.ray.address or os.environ.get("RAY_ADDRESS")
     if address is None:
         # A token protects the local instance; asking for it by name avoids Ray's notice about it.
@@ -62,7 +60,7 @@ def _cluster(config: TrainConfig, address: str | None, console: Console) -> Iter
     import ray
 
     if ray.is_initialized():
-        yield
+        yield True
         return
     if address is not None:
         _check_reachable(address)
@@ -81,7 +79,7 @@ def _cluster(config: TrainConfig, address: str | None, console: Console) -> Iter
             "ray.address and RAY_ADDRESS, and RAY_AUTH_MODE if the cluster wants a token"
         ) from error
     try:
-        yield
+        yield address is not None
     finally:
         ray.shutdown()
 
@@ -111,16 +109,25 @@ def _needed(config: TrainConfig) -> dict[str, float]:
     return {name: amount * n_workers for name, amount in _per_worker(config).items()}
 
 
-def _wait_for_resources(config: TrainConfig, console: Console) -> None:
+def _open_hub() -> Any:
+    """The channel to rank 0, on this node: it must not go with another one."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(Hub).remote()
+
+
+def _wait_for_resources(config: TrainConfig, console: Console, timeout_s: float) -> None:
     """Return once the cluster has what the workers need.
 
     Raises:
-        ClusterError: it has not after ``ray.resource_timeout_s``; names what is needed and there.
+        ClusterError: it has not after ``timeout_s``; names what is needed and there.
     """
     import ray
 
     needed = _needed(config)
-    deadline_s = time.monotonic() + config.ray.resource_timeout_s
+    deadline_s = time.monotonic() + timeout_s
     told = False
     while True:
         there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
@@ -137,7 +144,7 @@ def _wait_for_resources(config: TrainConfig, console: Console) -> None:
                 "lower global_training.world_size, or change ray.resources_per_worker"
             )
         if not told:
-            console.line(f"waiting up to {config.ray.resource_timeout_s:g} s for resources: {words}")
+            console.line(f"waiting up to {timeout_s:g} s for resources: {words}")
             told = True
         time.sleep(1.0)
 

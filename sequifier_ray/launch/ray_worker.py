@@ -33,7 +33,7 @@ def train_worker(parcel: dict[str, Any]) -> None:
         context = WorkerContext(
             rank=rank,
             world_size=world_size,
-            device=device_for(config, place.get_local_rank()),
+            device=_device(config, place.get_local_rank()),
             launcher="ray",
             launched_at_s=parcel["launched_at_s"],
             restarts=restarts,
@@ -49,6 +49,17 @@ def train_worker(parcel: dict[str, Any]) -> None:
         # Raising ends all workers, also those that wait for this one in a collective. Started again after a
         # failure that was told, they return at once.
         raise
+
+
+def _device(config: TrainConfig, local_rank: int) -> torch.device:
+    """On GPUs the one that Ray gave this worker."""
+    if config.device == "cpu":
+        return device_for(config, local_rank)
+    import ray.train.torch
+
+    device: torch.device = ray.train.torch.get_device()
+    torch.cuda.set_device(device)
+    return device
 
 
 def _never() -> bool:

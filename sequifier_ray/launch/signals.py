@@ -14,8 +14,9 @@ EXIT_STOPPED = 75
 class StopSignals:
     """Context manager that catches SIGTERM, SIGINT and SIGUSR1 in the main thread."""
 
-    def __init__(self, on_first: Callable[[], None] | None = None) -> None:
+    def __init__(self, on_first: Callable[[], None] | None = None, ends_on_second: bool = True) -> None:
         self.requested = False
+        self._ends_on_second = ends_on_second
         self._on_first = on_first
         self._earlier: dict[int, object] = {}
 
@@ -33,7 +34,7 @@ class StopSignals:
         return self.requested
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if self.requested and self._ends_on_second:
             os._exit(128 + number)
         self.requested = True
         if self._on_first is not None:

@@ -18,11 +18,10 @@ from sequifier_ray.launch.console import Console
 from sequifier_ray.launch.context import device_for, open_process_group, usable_cores, use_threads
 from sequifier_ray.launch.failures import Failure, describe
 from sequifier_ray.launch.ranks import leave
-from sequifier_ray.launch.signals import STOP_SIGNALS, StopSignals
+from sequifier_ray.launch.signals import StopSignals
 from sequifier_ray.train import engine
 from sequifier_ray.train.worker import WorkerContext
 
-_GRACE_S = 10.0
 _ECHO_WAIT_S = 2.0
 
 
@@ -93,26 +92,18 @@ def _check_exits(workers: list[BaseProcess], known_rank: int | None) -> None:
 
 
 def _end(workers: list[BaseProcess]) -> None:
-    """End what still runs: by request first, by force after a while."""
+    """End what still runs. After a failure nothing of theirs is worth waiting for."""
     for worker in workers:
-        if worker.is_alive():
-            worker.terminate()
-    deadline_s = time.monotonic() + _GRACE_S
-    for worker in workers:
-        worker.join(max(0.0, deadline_s - time.monotonic()))
         if worker.is_alive():
             worker.kill()
-            worker.join()
+        worker.join()
 
 
 def _work(rank: int, parcel: dict[str, Any], messages: Any, stop: Any) -> None:
     """The life of one rank."""
-    import signal
-
-    # The parent decides: a terminal's ^C reaches the whole group.
-    for number in STOP_SIGNALS:
-        if number != signal.SIGTERM:
-            signal.signal(number, signal.SIG_IGN)
+    # A signal to the whole group (^C, a batch system's time limit) asks each process as it asks the parent.
+    signals = StopSignals(ends_on_second=False)
+    signals.__enter__()
     config = TrainConfig.model_validate(parcel["config"])
     world_size = config.global_training.world_size
     use_threads(usable_cores() // world_size)
@@ -126,7 +117,7 @@ def _work(rank: int, parcel: dict[str, Any], messages: Any, stop: Any) -> None:
             launcher="spawn",
             launched_at_s=parcel["launched_at_s"],
             report=messages.put,
-            stop_requested=stop.is_set,
+            stop_requested=lambda: signals.requested or stop.is_set(),
         )
         summary = engine.run(config, context)
         if rank == 0:

@@ -26,6 +26,7 @@ from sequifier_ray import storage
 from sequifier_ray.errors import ConfigError, TrainingError
 from sequifier_ray.train.parallel import Strategy
 from sequifier_ray.train.state import STATE_FORMAT, STATE_VERSION, TrainState
+from sequifier_ray.train.worker import is_peer_loss
 
 _STEP = re.compile(r"step-(\d+)")
 
@@ -140,9 +141,14 @@ def save(
                 storage_writer=FileSystemWriter(partial),
                 no_dist=strategy.world_size == 1,
             )
-    except (CheckpointException, OSError, RuntimeError) as error:
+    except (CheckpointException, OSError) as error:
+        cause = _cause(error)
+        if is_peer_loss(RuntimeError(cause)):
+            raise RuntimeError(cause) from error
+        if strategy.rank == 0:
+            storage.delete_folder(partial)
         raise TrainingError(
-            f"the checkpoint {target} could not be written ({_cause(error)}); earlier checkpoints are "
+            f"the checkpoint {target} could not be written ({cause}); earlier checkpoints are "
             "untouched. "
             "Mend the storage and run again with resume: {policy: if_exists}"
         ) from error

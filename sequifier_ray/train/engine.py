@@ -15,7 +15,7 @@ from sequifier_ray.data.order import EpochOrder, Plan
 from sequifier_ray.train import checkpoint
 from sequifier_ray.train.evaluate import evaluate
 from sequifier_ray.train.export import export_model
-from sequifier_ray.train.optim import step_on_epoch
+from sequifier_ray.train.optim import schedule_state, step_on_epoch
 from sequifier_ray.train.preflight import samples_per_update
 from sequifier_ray.train.recorder import Recorder
 from sequifier_ray.train.saving import SaveClock
@@ -34,24 +34,24 @@ def run(config: TrainConfig, context: WorkerContext) -> dict[str, Any]:
     """
     session = set_up(config, context)
     settings = config.global_training
+    clock = SaveClock(settings)
     with Recorder(session) as recorder:
         if session.resumed_at is None and settings.calculate_validation_loss_on_initialization:
             validate(session, recorder)
         while session.state.epoch < config.training_plan.epochs and not _is_stale(session):
-            if not train_epoch(session, recorder):
+            if not train_epoch(session, recorder, clock):
                 save(session, recorder)
-                context.line(f"stopped on request at step {session.state.update}; run again to go on")
+                context.line(f"stopped on request at step {session.state.update}; {_how_to_go_on(config)}")
                 return recorder.summary("stopped", {})
             finish_epoch(session, recorder)
         return finish(session, recorder)
 
 
-def train_epoch(session: Session, recorder: Recorder) -> bool:
+def train_epoch(session: Session, recorder: Recorder, clock: SaveClock) -> bool:
     """Do what is left of the current epoch; False if the run was asked to stop before its end."""
     config, context, strategy = session.config, session.context, session.strategy
     settings = config.global_training
     loader = _open_loader(session)
-    clock = SaveClock(settings)
     with loader:
         recorder.throughput.start()
         for batches in loader:
@@ -120,7 +120,7 @@ def save(session: Session, recorder: Recorder) -> None:
     """Write a checkpoint of this moment; a loss that is not finite is never saved."""
     recorder.throughput.pause()
     recorder.log_interval()
-    session.state = replace(session.state, scheduler=session.scheduler.state_dict())
+    session.state = replace(session.state, scheduler=schedule_state(session.scheduler))
     checkpoint.save(session.folders, session.state, session.model, session.optimizer, session.strategy)
     recorder.throughput.start()
 
@@ -141,26 +141,31 @@ def finish(session: Session, recorder: Recorder) -> dict[str, Any]:
 def _open_loader(session: Session) -> ShardLoader:
     """The rest of the epoch for this rank, cut for the present world size."""
     state, context, settings = session.state, session.context, session.config.global_training
+    n_samples = samples_per_update(session.config)
+    if state.plan is None:
+        plan = Plan.start(state.order.n_samples, state.data_streams, n_samples)
+    else:
+        plan = replace(state.plan, samples_per_update=n_samples)
+    plan = plan.for_world_size(context.world_size)
+    # Every stream of this rank reads in a block of its own, and now and then in two.
+    n_blocks = 2 * len(plan.streams) // context.world_size
     order = EpochOrder(
         state.order.seed,
         state.epoch,
         session.ground.train.shard_sample_counts,
         state.order.shuffle_shards,
         state.order.file_order,
+        cache_blocks=n_blocks,
     )
-    n_samples = samples_per_update(session.config)
-    if state.plan is None:
-        plan = Plan.start(state.order.n_samples, state.data_streams, n_samples)
-    else:
-        plan = replace(state.plan, samples_per_update=n_samples)
     return ShardLoader(
         session.ground.train,
         order,
-        plan.for_world_size(context.world_size),
+        plan,
         context.rank,
         context.world_size,
         settings.batch_size,
         pin_memory=context.device.type == "cuda",
+        open_shards=n_blocks * state.order.shuffle_shards,
     )
 
 
@@ -168,6 +173,12 @@ def _seed_dropout(seed: int, number: int, rank: int) -> None:
     """Randomness of update ``number`` on ``rank``, whatever came before: no generator state is saved."""
     digest = hashlib.sha256(f"{seed}:{number}:{rank}".encode()).digest()
     torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def _how_to_go_on(config: TrainConfig) -> str:
+    if config.global_training.resume.policy == "never":
+        return "run again with global_training.resume: {policy: if_exists} to go on"
+    return "run again to go on"
 
 
 def _is_stale(session: Session) -> bool:

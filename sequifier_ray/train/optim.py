@@ -116,6 +116,19 @@ def check_names(config: TrainConfig) -> None:
             )
 
 
+def schedule_state(scheduler: LRScheduler) -> dict[str, Any]:
+    """Where a schedule stands, in values that JSON keeps; what the configuration gives is left out.
+
+    Milestones, for one, are counted in a dictionary with numbers as keys, which JSON would turn into text.
+    """
+    plain = (bool, int, float, str, type(None))
+    return {
+        name: value
+        for name, value in scheduler.state_dict().items()
+        if isinstance(value, plain) or (isinstance(value, list) and all(isinstance(v, plain) for v in value))
+    }
+
+
 def step_on_epoch(scheduler: LRScheduler, validation_loss: float | None) -> None:
     """Advance a schedule at the end of an epoch; a plateau schedule looks at the validation loss."""
     if isinstance(scheduler, ReduceLROnPlateau):

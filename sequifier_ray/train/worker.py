@@ -10,6 +10,20 @@ import torch
 
 Event = dict[str, Any]
 
+# What torch says on a rank whose peer is gone: the peer's own failure is the one to tell.
+_PEER_SIGNS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Timed out waiting",
+    "NCCL",
+    "Broken pipe",
+)
+
+
+def is_peer_loss(error: BaseException) -> bool:
+    """Whether an exception is only the echo of another rank's end."""
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _PEER_SIGNS)
+
 
 def _ignore(event: Event) -> None:
     """For ranks and tests that show nothing."""

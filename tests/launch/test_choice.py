@@ -42,6 +42,22 @@ def test_unknown_launcher(flights: Any) -> None:
         choose(flights.train_config(model_name="auto"), "slurm")
 
 
+def test_half_of_torchruns_variables_is_a_mistake(flights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert choose(flights.train_config(model_name="auto"), "auto") == "torchrun"
+    with pytest.raises(ConfigError, match="RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT are missing"):
+        torchrun_ranks({"WORLD_SIZE": "2"})
+
+
+def test_other_launchers_under_torchrun(flights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in WHOLE.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        ConfigError, match="--launcher spawn under torchrun would start a run in each of its processes"
+    ):
+        choose(flights.train_config(model_name="auto"), "spawn")
+
+
 def test_several_processes_need_distributed(flights: Any) -> None:
     config = flights.train_config(
         model_name="auto",

@@ -119,6 +119,44 @@ def test_earlier_run_stays_until_the_new_one_has_ended(flights: Any) -> None:
     assert len(own) == 1
 
 
+def test_schedule_goes_on_where_it_stood(flights: Any) -> None:
+    """Milestones survive the way through JSON."""
+    scheduler = {"name": "MultiStepLR", "milestones": [3, 6], "gamma": 0.5}
+    fields = {**ONE, "global_training__scheduler": scheduler, "global_training__scheduler_step_on": "batch"}
+    run(flights.train_config(model_name="milestones", **fields))
+    resume = {**fields, "global_training__resume__policy": "if_exists"}
+    run(flights.train_config(model_name="milestones-2", **resume), stop_requested=stop_after(4))
+    run(flights.train_config(model_name="milestones-2", **resume))
+    rates = [
+        [line["learning_rate"] for line in flights.metrics(n, "train")]
+        for n in ("milestones", "milestones-2")
+    ]
+    assert rates[0][0] == 4 * rates[0][-1]
+    assert rates[1] == rates[0]
+
+
+def test_named_checkpoint(flights: Any) -> None:
+    config = flights.train_config(model_name="named", global_training__save_interval_batches=2, **ONE)
+    run(config, stop_requested=stop_after(3))
+    named = {"policy": "required", "checkpoint_path": "checkpoints/named/step-00000002"}
+    summary, events = run(
+        flights.train_config(model_name="named", global_training__resume=named, **ONE),
+        stop_requested=stop_after(1),
+    )
+    assert any("resuming from step 2" in text for text in texts(events, "line"))
+    assert summary["updates"] == 3
+    missing = {**named, "checkpoint_path": "checkpoints/named/step-00000099"}
+    with pytest.raises(ConfigError, match=r"no complete checkpoint at .*step-00000099"):
+        run(flights.train_config(model_name="named", global_training__resume=missing, **ONE))
+
+
+def test_stopped_run_says_how_to_go_on(flights: Any) -> None:
+    _, events = run(flights.train_config(model_name="how", **ONE), stop_requested=stop_after(1))
+    assert any(
+        "run again with global_training.resume: {policy: if_exists}" in text for text in texts(events, "line")
+    )
+
+
 def test_required_without_a_checkpoint(flights: Any) -> None:
     config = flights.train_config(model_name="none-yet", global_training__resume__policy="required", **ONE)
     with pytest.raises(
