@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -80,19 +81,21 @@ def gather_columns(
     """
     n = len(samples)
     values = {name: np.empty((n, spec.width), dtype) for name, dtype in dtypes.items()}
-    is_real = np.empty((n, spec.width), np.bool_)
+    first = np.empty(n, np.int64)
     steps = np.arange(spec.width)
-    for number in np.unique(shards):
-        shard = shard_of(int(number))
-        here = np.flatnonzero(shards == number)
-        segments, first = locate_samples(samples[here], shard.sample_ends, shard.lengths, spec)
-        events = first[:, None] + steps  # (n_here, width), negative on padding
-        real = events >= 0
-        rows = shard.data.offsets[segments][:, None] + np.maximum(events, 0)
-        is_real[here] = real
+    # Samples of one shard together: one pass over each shard's columns.
+    by_shard = np.argsort(shards, kind="stable")
+    bounds = np.flatnonzero(np.diff(shards[by_shard], prepend=-1, append=-1))
+    for start, stop in pairwise(bounds):
+        here = by_shard[start:stop]
+        shard = shard_of(int(shards[here[0]]))
+        segments, first[here] = locate_samples(samples[here], shard.sample_ends, shard.lengths, spec)
+        events = np.maximum(first[here, None] + steps, 0)  # (n_here, width), padding reads the first event
+        rows = shard.data.offsets[segments, None] + events
         for name, column in values.items():
-            column[here] = shard.data.columns[name][rows]
-    if not is_real.all():
+            column[here] = shard.data.columns[name].take(rows)
+    is_real = first[:, None] + steps >= 0
+    if first.min(initial=0) < 0:
         for column in values.values():
             column[~is_real] = 0
     return values, is_real

@@ -100,6 +100,8 @@ class _ShardCache:
 
 
 _END = object()
+# Samples that one gathering aims at: small batches would pay its fixed cost too often.
+_GATHER_SAMPLES = 1024
 
 
 class ShardLoader:
@@ -169,13 +171,24 @@ class ShardLoader:
         try:
             plan = self._plan
             while plan.n_remaining and not self._closed.is_set():
-                after = plan.advanced()
-                batches = self._gather(plan)
-                self._hand_over(Update(batches, after, plan.n_remaining - after.n_remaining))
-                plan = after
+                plans = self._next_plans(plan)
+                for update in self._gather(plans):
+                    self._hand_over(update)
+                plan = plans[-1].advanced()
             self._hand_over(_END)
         except BaseException as error:  # noqa: BLE001 - belongs to the thread that waits for batches
             self._hand_over(error)
+
+    def _next_plans(self, plan: Plan) -> list[Plan]:
+        """The plans before each of the next updates: as many as make one gathering worth its overhead."""
+        plans = [plan]
+        n_samples = len(plan.rank_positions(self._rank, self._world_size))
+        for _ in range(_GATHER_SAMPLES // max(n_samples, 1) - 1):
+            plan = plan.advanced()
+            if not plan.n_remaining:
+                break
+            plans.append(plan)
+        return plans
 
     def _hand_over(self, item: object) -> None:
         while not self._closed.is_set():
@@ -185,30 +198,33 @@ class ShardLoader:
                 continue
             return
 
-    def _gather(self, plan: Plan) -> list[SequenceBatch]:
-        """This rank's micro-batches of the plan's next update."""
-        positions = plan.rank_positions(self._rank, self._world_size)
-        n_batches, size = plan.micro_batches(self._world_size, self._batch_size)
-        n_real = len(positions)
-        filled = _fill(positions, n_batches * size)
-        shards, samples = self._order.locate(filled)
+    def _gather(self, plans: list[Plan]) -> Iterator[Update]:
+        """This rank's part of the next update of each plan; events of all are gathered at once."""
         dataset = self._dataset
+        sizes = [plan.micro_batches(self._world_size, self._batch_size) for plan in plans]
+        taken = [plan.rank_positions(self._rank, self._world_size) for plan in plans]
+        filled = [_fill(t, number * size) for t, (number, size) in zip(taken, sizes, strict=True)]
+        shards, samples = self._order.locate(np.concatenate(filled))
         values, is_real = gather_columns(self._cache, shards, samples, dataset.spec, dataset.dtypes)
-        batches = []
-        for start in range(0, n_batches * size, size):
-            part = slice(start, start + size)
-            batch = batch_of(
-                {name: column[part] for name, column in values.items()},
-                is_real[part],
-                np.arange(start, start + size) < n_real,
-                filled[part],
-                dataset.spec,
-                dataset.input_columns,
-                dataset.target_columns,
-                dataset.prediction_length,
-            )
-            batches.append(batch.pin_memory() if self._pin_memory else batch)
-        return batches
+        offset = 0
+        for plan, own, positions, (number, size) in zip(plans, taken, filled, sizes, strict=True):
+            batches = []
+            for start in range(0, number * size, size):
+                part = slice(offset + start, offset + start + size)
+                batch = batch_of(
+                    {name: column[part] for name, column in values.items()},
+                    is_real[part],
+                    np.arange(start, start + size) < len(own),
+                    positions[start : start + size],
+                    dataset.spec,
+                    dataset.input_columns,
+                    dataset.target_columns,
+                    dataset.prediction_length,
+                )
+                batches.append(batch.pin_memory() if self._pin_memory else batch)
+            offset += number * size
+            after = plan.advanced()
+            yield Update(batches, after, plan.n_remaining - after.n_remaining)
 
 
 def _fill(positions: Int64, size: int) -> Int64:

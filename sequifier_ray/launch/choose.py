@@ -27,8 +27,8 @@ def choose(config: TrainConfig, launcher: str) -> str:
         return "ray" if config.global_training.distributed else "local"
     if launcher != "torchrun" and under_torchrun():
         raise ConfigError(
-            f"--launcher {launcher} under torchrun would start a run in each of its processes; leave --launcher out, or "
-            "start without torchrun"
+            f"--launcher {launcher} under torchrun would start a run in each of its processes; "
+            "leave --launcher out, or start without torchrun"
         )
     if launcher in ("torchrun", "spawn", "ray") and not config.global_training.distributed:
         raise ConfigError(

@@ -81,9 +81,9 @@ def ours(project: Path, kind: str) -> float:
 
 def bare(project: Path, kind: str) -> float:
     command = [sys.executable, str(HERE / "bare_loop.py"), f"configs/{kind}.yaml", "--strategy", kind]
-    return float(
-        json.loads(run(command, project, None if kind == "none" else 1).splitlines()[-1])["samples_per_s"]
-    )
+    text = run(command, project, None if kind == "none" else 1)
+    (line,) = (line for line in text.splitlines() if line.startswith("{"))
+    return float(json.loads(line)["samples_per_s"])
 
 
 def sequifier(cli: str, project: Path, kind: str, threads: int | None) -> float:
