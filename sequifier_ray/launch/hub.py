@@ -40,7 +40,7 @@ class Hub:
 class HubLink:
     """Rank 0's end: sends what it has every ``interval_s``, never waits for an answer."""
 
-    def __init__(self, hub: Any, wait: Any, clock: Any, interval_s: float = 0.3) -> None:
+    def __init__(self, hub: Any, wait: Any, clock: Any, interval_s: float = 0.5) -> None:
         self._hub = hub
         self._wait = wait
         self._clock = clock

@@ -26,10 +26,11 @@ def is_lead(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process without the interpreter's shutdown.
+    """End this process without the interpreter's shutdown, and without taking the process group apart.
 
-    A gloo thread that drops its last tensor while the interpreter shuts down aborts the process (torch 2.13),
-    and a run that ended well would count as failed. Everything is written by then.
+    A gloo thread that drops its last tensor while either happens aborts the process or waits for ever
+    (torch 2.13), and a run that ended well would count as failed. Everything is written by then; closed
+    connections tell the other ranks of a failure at once.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -19,7 +19,7 @@ from sequifier_ray.launch.hub import Hub
 from sequifier_ray.launch.signals import StopSignals
 
 # The controller looks after its workers this often; it sets how soon a run is seen to end or to fail.
-_POLL_INTERVAL_S = "0.3"
+_POLL_INTERVAL_S = "0.5"
 # After the ranks are done Ray Train itself may take many seconds to wind up; nobody waits for that.
 _WIND_UP_S = 3.0
 # How long a head node may take to answer.
@@ -57,6 +57,8 @@ def _cluster(config: TrainConfig, address: str | None, console: Console) -> Iter
     if address is None:
         # A token protects the local instance; asking for it by name avoids Ray's notice about it.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+        # Nothing scrapes an instance that lives as long as one run.
+        os.environ.setdefault("RAY_TRAIN_METRICS_ENABLED", "0")
     import ray
 
     if ray.is_initialized():
@@ -227,7 +229,7 @@ def _follow(
                 console.show(event)
         if not was_alive:
             raise _ray_failure(outcome, echo)
-        thread.join(0.25)
+        thread.join(0.5)
 
 
 def _ray_failure(outcome: dict[str, Any], echo: Failure | None) -> Exception:

@@ -10,8 +10,6 @@ import traceback
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import torch.distributed as dist
-
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.errors import SequifierRayError, TrainingError
 from sequifier_ray.launch.console import Console
@@ -122,7 +120,6 @@ def _work(rank: int, parcel: dict[str, Any], messages: Any, stop: Any) -> None:
         summary = engine.run(config, context)
         if rank == 0:
             messages.put({"kind": "finished", "summary": summary})
-        dist.destroy_process_group()
         code = 0
     except Exception as error:  # noqa: BLE001 - told to the parent, whatever it is
         messages.put({"kind": "failed", "failure": describe(error, rank, traceback.format_exc())})

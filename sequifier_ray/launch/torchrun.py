@@ -68,6 +68,3 @@ def run(config: TrainConfig, console: Console) -> dict[str, Any]:
             raise
         except Exception as error:
             raise describe(error, ranks.rank, traceback.format_exc()).as_error() from error
-        finally:
-            # Also after an error: closed connections tell the other ranks at once.
-            dist.destroy_process_group()

@@ -10,6 +10,7 @@ from sequifier_ray.data.metadata import DatasetDescription
 from sequifier_ray.model.backbone import Backbone
 from sequifier_ray.model.embedding import Ingestion, Positions, check_columns
 from sequifier_ray.model.heads import Heads
+from sequifier_ray.model.layers import Dropout
 
 
 class SequenceModel(nn.Module):
@@ -22,7 +23,7 @@ class SequenceModel(nn.Module):
         self.ingestion = Ingestion(architecture, interface, description)
         has_positions = architecture.position_encoding.type != "rope"
         self.positions = Positions(architecture, self.ingestion.widths) if has_positions else None
-        self.dropout = nn.Dropout(architecture.dropout)
+        self.dropout = Dropout(architecture.dropout)
         self.backbone = Backbone(architecture)
         self.heads = Heads(architecture, interface, description)
 

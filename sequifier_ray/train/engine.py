@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from sequifier_ray.config.train import TrainConfig
-from sequifier_ray.data.loader import ShardLoader
+from sequifier_ray.data.loader import ShardLoader, Update
 from sequifier_ray.data.order import EpochOrder, Plan
 from sequifier_ray.train import checkpoint
 from sequifier_ray.train.evaluate import evaluate
@@ -20,7 +21,7 @@ from sequifier_ray.train.preflight import samples_per_update
 from sequifier_ray.train.recorder import Recorder
 from sequifier_ray.train.saving import SaveClock
 from sequifier_ray.train.setup import Session, set_up
-from sequifier_ray.train.step import update
+from sequifier_ray.train.step import announce, update
 from sequifier_ray.train.worker import WorkerContext
 
 
@@ -54,18 +55,16 @@ def train_epoch(session: Session, recorder: Recorder, clock: SaveClock) -> bool:
     loader = _open_loader(session)
     with loader:
         recorder.throughput.start()
-        for batches in loader:
+        for batches, announced in _announced(session, loader, clock):
             number = session.state.update + 1
             _seed_dropout(config.seed, number, context.rank)
-            # Rank 0's wishes travel with the token counts, so that all ranks act on them at this update.
-            flags = torch.tensor([context.stop_requested(), context.is_lead and clock.is_due(number)])
             result = update(
                 session.model,
                 session.objective,
                 session.optimizer,
                 strategy,
                 batches.micro_batches,
-                flags,
+                announced,
                 settings.gradient_clip,
                 want_norm=number % settings.log_interval == 0,
             )
@@ -86,6 +85,31 @@ def train_epoch(session: Session, recorder: Recorder, clock: SaveClock) -> bool:
                 clock.saved()
     recorder.throughput.pause()
     return True
+
+
+def _announced(
+    session: Session, loader: ShardLoader, clock: SaveClock
+) -> Iterator[tuple[Update, Callable[[], torch.Tensor]]]:
+    """Every update with its token counts, which travel between ranks while the update before is computed.
+
+    Rank 0's wishes (stop, save) travel with them, so that all ranks act on them at the same update.
+    """
+    context, number = session.context, session.state.update
+    waiting: tuple[Update, Callable[[], torch.Tensor]] | None = None
+    try:
+        for batches in loader:
+            number += 1
+            flags = torch.tensor([context.stop_requested(), context.is_lead and clock.is_due(number)])
+            following = (batches, announce(session.objective, session.strategy, batches.micro_batches, flags))
+            if waiting is not None:
+                yield waiting
+            waiting = following
+        if waiting is not None:
+            yield waiting
+    finally:
+        # A run that stops leaves no collective half done.
+        if waiting is not None:
+            waiting[1]()
 
 
 def finish_epoch(session: Session, recorder: Recorder) -> None:

@@ -78,6 +78,19 @@ class Strategy:
             dist.all_reduce(values)
         return values
 
+    def start_sum(self, values: Tensor) -> Callable[[], Tensor]:
+        """Begin to sum every rank's ``values`` in host memory; the answer waits for the sum and gives it."""
+        if self.world_size == 1:
+            return lambda: values
+        work = dist.all_reduce(values, async_op=True)
+
+        def finish() -> Tensor:
+            assert work is not None
+            work.wait()
+            return values
+
+        return finish
+
     def gather_objects(self, value: Any) -> list[Any]:
         """Every rank's small picklable ``value``, in the order of ranks."""
         if self.world_size == 1:

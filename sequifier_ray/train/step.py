@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,13 +27,25 @@ class UpdateResult:
     n_target_tokens: int
 
 
+def announce(
+    objective: CausalObjective, strategy: Strategy, micro_batches: Sequence[SequenceBatch], flags: Tensor
+) -> Callable[[], Tensor]:
+    """Start to sum valid target tokens (T,) and ``flags`` (F,) over ranks; call the answer for (T + F,).
+
+    The counts need only masks, which lie in host memory, so the sums travel while the update before is
+    computed. What one rank wants by its flags, all ranks learn at the same update.
+    """
+    counts = torch.stack([objective.count_targets(batch) for batch in micro_batches]).sum(0)  # (T,)
+    return strategy.start_sum(torch.cat([counts.double(), flags.double()]))
+
+
 def update(
     model: nn.Module,
     objective: CausalObjective,
     optimizer: torch.optim.Optimizer,
     strategy: Strategy,
     micro_batches: Sequence[SequenceBatch],
-    flags: Tensor,
+    announced: Callable[[], Tensor],
     max_norm: float | None,
     want_norm: bool = False,
 ) -> UpdateResult:
@@ -41,12 +53,9 @@ def update(
 
     The loss is Σ_t weight_t · (Σ of target t's loss over valid tokens) / (number of valid tokens), both
     over all ranks and micro-batches, so that padding, accumulation and strategy change only rounding.
-    ``flags`` (F,) travel with the token counts: what one rank wants, all ranks learn at the same update.
+    ``announced`` gives the global counts, see ``announce``.
     """
-    # The counts need only masks, which lie in host memory: the reduction costs the device nothing.
-    counts = torch.stack([objective.count_targets(batch) for batch in micro_batches]).sum(0)  # (T,)
-    message = strategy.sum_over_ranks(torch.cat([counts.double(), flags.double()]))  # (T + F,)
-    counts, flags = message[: len(counts)], message[len(counts) :]
+    counts, flags = announced().tensor_split([len(objective.target_columns)])  # (T,), (F,)
     n_target_tokens = int(counts.sum())
     per_token = (1.0 / counts.clamp(min=1)).float().to(strategy.device)  # (T,)
     # Both DDP and FSDP average gradients over ranks; the factor turns that average back into a sum.

@@ -92,7 +92,8 @@ def work(
         with open(answer, "w") as file:
             json.dump({"strategy": strategy, "samples_per_s": updates * size * world_size / seconds}, file)
     if strategy != "none":
-        dist.destroy_process_group()
+        # Taking a gloo group apart can wait for ever (torch 2.13).
+        os._exit(0)
 
 
 def main() -> None:

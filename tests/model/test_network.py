@@ -12,7 +12,7 @@ import torch
 from sequifier_ray.errors import ConfigError
 from sequifier_ray.model.embedding import share_width
 from sequifier_ray.model.initialization import initial_tensor, initialize
-from sequifier_ray.model.layers import attention_mask, rope_tables, rotate
+from sequifier_ray.model.layers import Dropout, attention_mask, rope_tables, rotate
 from sequifier_ray.model.network import build_model
 
 ATTENTIONS = [
@@ -137,6 +137,21 @@ def test_grouped_heads_equal_repeated_ones(bench: Any) -> None:
     plain.load_state_dict(weights)
     batch = bench.batch((0, 4))
     torch.testing.assert_close(grouped(*_inputs(batch))["kind"], plain(*_inputs(batch))["kind"])
+
+
+@pytest.mark.parametrize("shape", [(1000,), (31, 33, 5)])
+def test_dropout_drops_its_share_and_keeps_the_mean(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    dropout = Dropout(0.25)
+    x = torch.ones(shape, requires_grad=True)
+    draws = torch.stack([dropout(x) for _ in range(60)])
+    kept = draws > 0
+    assert float(kept.float().mean()) == pytest.approx(0.75, abs=0.01)
+    torch.testing.assert_close(draws[kept], torch.full_like(draws[kept], 4 / 3))
+    assert float(kept.float().mean(0).std()) == pytest.approx((0.75 * 0.25 / 60) ** 0.5, rel=0.2)
+    draws[0].sum().backward()
+    torch.testing.assert_close(x.grad, draws[0].detach())
+    assert dropout.eval()(x) is x
 
 
 def test_shared_layers_use_one_block(bench: Any) -> None:

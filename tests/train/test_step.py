@@ -18,7 +18,7 @@ from sequifier_ray.model.objectives import CausalObjective
 from sequifier_ray.train.evaluate import evaluate
 from sequifier_ray.train.parallel import Strategy
 from sequifier_ray.train.preflight import survey
-from sequifier_ray.train.step import UpdateResult, update
+from sequifier_ray.train.step import UpdateResult, announce, update
 
 FLAGS = torch.zeros(2)
 
@@ -51,8 +51,9 @@ class Bench:
         model = self.model()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         before = {name: value.clone() for name, value in model.state_dict().items()}
+        announced = announce(self.objective, self.strategy, batches, FLAGS)
         result = update(
-            model, self.objective, optimizer, self.strategy, batches, FLAGS, options.get("max_norm"), True
+            model, self.objective, optimizer, self.strategy, batches, announced, options.get("max_norm"), True
         )
         return result, {name: before[name] - value for name, value in model.state_dict().items()}
 
