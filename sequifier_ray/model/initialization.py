@@ -31,7 +31,10 @@ def initial_tensor(model: SequenceModel, name: str, seed: int) -> Tensor:
         if isinstance(module, nn.Embedding):
             return EMBEDDING_STD * torch.randn(shape, generator=_generator(seed, name))
         if isinstance(module, nn.Linear):
-            std = math.sqrt(2.0 / (shape[0] + shape[1]))
+            fan_in = shape[1]
+            # The joint map to queries, keys and values counts as the square ones it stands for.
+            fan_out = fan_in if name.endswith(".attention.qkv.weight") else shape[0]
+            std = math.sqrt(2.0 / (fan_in + fan_out))
             if name.endswith(_INTO_RESIDUAL):
                 std /= math.sqrt(2.0 * len(model.backbone.block_of_layer))
             return std * torch.randn(shape, generator=_generator(seed, name))

@@ -52,19 +52,18 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.n_heads, self.n_kv_heads = settings.n_heads, settings.kv_heads
         self.head_width = width // settings.n_heads
-        self.query = nn.Linear(width, self.n_heads * self.head_width, bias=False)
-        self.key = nn.Linear(width, self.n_kv_heads * self.head_width, bias=False)
-        self.value = nn.Linear(width, self.n_kv_heads * self.head_width, bias=False)
+        # Queries, keys and values of all heads in one product: small ones leave cores idle.
+        self.qkv = nn.Linear(width, (self.n_heads + 2 * self.n_kv_heads) * self.head_width, bias=False)
         self.output = nn.Linear(width, width, bias=False) if settings.output_projection else nn.Identity()
 
     def forward(self, x: Tensor, mask: Tensor, rope: tuple[Tensor, Tensor] | None) -> Tensor:
         """(B, C, D) and a mask (B, 1, C, C) → (B, C, D)."""
         b, c, _ = x.shape
-        query = self.query(x).view(b, c, self.n_heads, self.head_width).transpose(1, 2)  # (B, H, C, E)
-        key = self.key(x).view(b, c, self.n_kv_heads, self.head_width).transpose(1, 2)  # (B, K, C, E)
-        value = self.value(x).view(b, c, self.n_kv_heads, self.head_width).transpose(1, 2)
+        heads = self.qkv(x).view(b, c, -1, self.head_width).transpose(1, 2)  # (B, H + 2 K, C, E)
+        turning, value = heads.split([self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=1)
         if rope is not None:
-            query, key = rotate(query, *rope), rotate(key, *rope)
+            turning = rotate(turning, *rope)
+        query, key = turning.split([self.n_heads, self.n_kv_heads], dim=1)  # (B, H, C, E), (B, K, C, E)
         seen = F.scaled_dot_product_attention(
             query,
             key,

@@ -71,8 +71,7 @@ def sequifier_yaml(kind: str) -> dict[str, Any]:
     return values
 
 
-def ours(project: Path, kind: str) -> float:
-    launcher = "local" if kind == "none" else "ray"
+def ours(project: Path, kind: str, launcher: str) -> float:
     command = [sys.executable, "-m", "sequifier_ray", "train", "--launcher", launcher]
     run([*command, "--config-path", f"configs/{kind}.yaml"], project, None)
     summary = json.loads((project / "logs" / kind / "summary.json").read_text())
@@ -121,7 +120,8 @@ def main() -> None:
         project, other = prepare(Path(folder), options.sequifier)
         for _ in range(options.rounds):
             for kind in ("none", "ddp", "fsdp"):
-                rates.setdefault(f"ours {kind}", []).append(ours(project, kind))
+                for launcher in ("local",) if kind == "none" else ("ray", "spawn"):
+                    rates.setdefault(f"ours {kind} {launcher}", []).append(ours(project, kind, launcher))
                 rates.setdefault(f"bare {kind}", []).append(bare(project, kind))
                 if options.sequifier:
                     threads = (1, None) if kind == "ddp" else (None,)
@@ -134,8 +134,8 @@ def main() -> None:
         print(f"{name:24} {value:10.0f} samples/s")
     for name, value in medians.items():
         who, _, kind = name.partition(" ")
-        if who != "ours":
-            print(f"ours / {name:24} {medians['ours ' + kind.split()[0]] / value:6.2f}")
+        for our in (our for our in medians if who != "ours" and our.startswith(f"ours {kind.split()[0]}")):
+            print(f"{our:16} / {name:26} {medians[our] / value:6.2f}")
 
 
 if __name__ == "__main__":

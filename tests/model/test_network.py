@@ -132,8 +132,10 @@ def test_grouped_heads_equal_repeated_ones(bench: Any) -> None:
     plain = bench.model().eval()
     weights = grouped.state_dict()
     for name, value in weights.items():
-        if name.endswith(("attention.key.weight", "attention.value.weight")):
-            weights[name] = value.view(2, 4, 16).repeat_interleave(2, dim=0).reshape(16, 16)
+        if name.endswith("attention.qkv.weight"):
+            query, key, key_value = value.view(8, 4, 16).split([4, 2, 2])
+            repeated = [part.repeat_interleave(2, dim=0) for part in (key, key_value)]
+            weights[name] = torch.cat([query, *repeated]).reshape(48, 16)
     plain.load_state_dict(weights)
     batch = bench.batch((0, 4))
     torch.testing.assert_close(grouped(*_inputs(batch))["kind"], plain(*_inputs(batch))["kind"])
