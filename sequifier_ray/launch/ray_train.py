@@ -213,7 +213,13 @@ def _follow(
             console.line("stop requested: saving at the next update (a second signal ends at once)")
             hub.request_stop.remote()
             stop_sent = True
-        events = ray.get(hub.take.remote())
+        try:
+            events = ray.get(hub.take.remote())
+        except ray.exceptions.RayError as error:
+            raise ClusterError(
+                f"the Ray cluster is gone ({str(error).strip().splitlines()[0]}); start it again and run with "
+                "global_training.resume: {policy: if_exists} to go on from the last checkpoint"
+            ) from error
         # A rank's own failure is told before the echoes of it on other ranks.
         for event in sorted(events, key=lambda event: event["kind"] != "failed"):
             if event["kind"] == "finished":

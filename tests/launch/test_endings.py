@@ -97,6 +97,29 @@ def test_killed_process_of_spawn_is_told_and_all_end(flights: Any) -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
+def test_killed_ray_worker_is_started_again_and_loses_no_sample(flights: Any) -> None:
+    fields = {"training_plan__epochs": 4, "global_training__save_interval_batches": 3}
+    flights.train_config(model_name="lost", **fields)
+    process = start(flights.root / "configs" / "lost.yaml", "--launcher", "ray")
+    wait_until(has_steps(flights, "lost", 8))
+    os.kill(_newest("ray::RayTrainWorker"), signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "resuming from step" in out
+    summary = flights.summary("lost")
+    assert summary["restarts"] == 1
+    per_epoch = summary["real_samples_per_epoch"]
+    assert summary["samples"] == 4 * per_epoch
+    steps = [line["step"] for line in flights.metrics("lost", "train")]
+    assert steps == list(range(1, summary["updates"] + 1))
+
+
+def _newest(name: str) -> int:
+    """The process of that name that was started last."""
+    found = subprocess.run(["pgrep", "-n", "-f", f"^{name}"], capture_output=True, text=True, check=True)
+    return int(found.stdout)
+
+
 def _truncate_a_shard(project: Any) -> None:
     shard = sorted((project.root / "data" / "flights-split0").glob("*.pt"))[3]
     shard.write_bytes(shard.read_bytes()[:-10])
