@@ -217,7 +217,7 @@ def _follow(
             events = ray.get(hub.take.remote())
         except ray.exceptions.RayError as error:
             raise ClusterError(
-                f"the Ray cluster is gone ({str(error).strip().splitlines()[0]}); start it again and run with "
+                f"Ray is gone ({str(error).strip().splitlines()[0]}); start it and run again with "
                 "global_training.resume: {policy: if_exists} to go on from the last checkpoint"
             ) from error
         # A rank's own failure is told before the echoes of it on other ranks.
