@@ -19,6 +19,9 @@ from sequifier_ray.train.preflight import samples_per_update
 from sequifier_ray.train.setup import Session
 from sequifier_ray.train.step import UpdateResult
 
+# The first updates of a process touch new memory and find their kernels; the summary's rate leaves them out.
+WARM_UP_UPDATES = 10
+
 
 class Recorder:
     """Collects the figures of one session; use as a context manager."""
@@ -33,6 +36,7 @@ class Recorder:
         self._file = MetricsFile(self._folder, session.resumed_at) if session.context.is_lead else None
         self._losses = torch.zeros(len(session.objective.target_columns), device=session.strategy.device)
         self._n_updates = 0
+        self._n_since_start = 0
         # Real and repeated samples of the epoch under way, this rank's share.
         self._samples_of_epoch = [_done_before(session), 0]
         self.samples_per_epoch: tuple[int, int] | None = None
@@ -52,9 +56,10 @@ class Recorder:
         session = self.session
         if self.startup_seconds is None:
             self.startup_seconds = time.time() - session.context.launched_at_s
+        self.throughput.add(batches.n_real)
+        self._n_since_start += 1
+        if self._n_since_start == WARM_UP_UPDATES:
             self.throughput.forget()
-        else:
-            self.throughput.add(batches.n_real)
         real = sum(int(batch.sample_is_real.sum()) for batch in batches.micro_batches)
         slots = sum(len(batch.sample_is_real) for batch in batches.micro_batches)
         self._samples_of_epoch[0] += real
