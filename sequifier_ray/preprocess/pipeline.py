@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sequifier_ray.config.preprocess import PreprocessConfig, ignored_settings
 from sequifier_ray.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sequifier_ray.config.preprocess import PreprocessConfig
     from sequifier_ray.data.metadata import DatasetDescription
     from sequifier_ray.preprocess.write import SplitSummary
 
@@ -67,7 +67,7 @@ def preprocess(config: PreprocessConfig, report: Callable[[str], None]) -> Prepr
     _check_paths(config)
     outputs = outputs_of(config)
     files = find_input_files(config.resolve(config.preprocessing_data_path), config.read_format)
-    for line in _settings_without_effect(config):
+    for line in ignored_settings(config):
         report(f"warning: {line}")
     if recover(outputs):
         report("cleared what an interrupted run had left")
@@ -95,20 +95,6 @@ def preprocess(config: PreprocessConfig, report: Callable[[str], None]) -> Prepr
         dropped_events=dropped,
         seconds=watch.seconds,
     )
-
-
-def _settings_without_effect(config: PreprocessConfig) -> list[str]:
-    lines = []
-    if "batches_per_file" in config.model_fields_set:
-        lines.append("batches_per_file has no effect: shards are cut at 64 MB, at least 8 per split")
-    if config.continue_preprocessing:
-        lines.append(
-            "continue_preprocessing has no effect: results are published whole at the end of a run, so an "
-            "interrupted run is simply run again"
-        )
-    if not config.process_by_file:
-        lines.append("process_by_file: false has no effect: files are always read one at a time")
-    return lines
 
 
 def _check_paths(config: PreprocessConfig) -> None:
