@@ -132,7 +132,8 @@ class ShardLoader:
         self._plan = plan
         self._rank = rank
         self._world_size = world_size
-        self._batch_size = batch_size
+        # A batch beyond the epoch's samples would be filled up with repeated ones.
+        self._batch_size = min(batch_size, max(1, -(-order.n_samples // world_size)))
         self._pin_memory = pin_memory
         self._cache = _ShardCache(dataset, open_shards)
         self._queue: queue.Queue[object] = queue.Queue(prefetch_updates)
