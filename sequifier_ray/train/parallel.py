@@ -137,7 +137,9 @@ class DataParallel(Strategy):
         initialize(model, seed)
         model = model.to(self.device)
         device_ids = [self.device] if self.device.type == "cuda" else None
-        # Equal weights follow from the seed, so nothing is broadcast at the start.
+        # Equal weights follow from the seed, so nothing is broadcast at the start. The option's successor,
+        # which a warning names, does not switch that off.
+        warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
         ddp = DistributedDataParallel(
             model,
             device_ids=device_ids,
