@@ -178,7 +178,11 @@ def _random_seed() -> dict[str, Any]:
 
 def _report(line: str) -> None:
     warns = line.startswith("warning: ")
-    print(line, file=sys.stderr if warns else sys.stdout, flush=True)
+    try:
+        print(line, file=sys.stderr if warns else sys.stdout, flush=True)
+    except BrokenPipeError:
+        # Whoever read our lines has left (`| head`); the work goes on.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tell(error: Exception, verbose: bool) -> int:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from sequifier_ray.data.metadata import DatasetDescription
 from sequifier_ray.data.shards import ShardData, column_dtype
+from sequifier_ray.errors import DataError
 from sequifier_ray.preprocess.columns import EventTable, Int64
 from sequifier_ray.preprocess.splits import Segments
 from sequifier_ray.preprocess.vocabulary import ids_of_values, normalize
@@ -59,10 +60,28 @@ class Encoder:
 
     def _encode_real(self, name: str, rows: Int64) -> npt.NDArray[np.floating]:
         values = self.table.real[name][rows]
-        if self.description.normalize_real_columns:
-            statistics = self.description.selected_columns_statistics[name]
-            values = normalize(values, statistics.mean, statistics.std)
-        return values.astype(column_dtype(self.description, name), copy=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.description.normalize_real_columns:
+                statistics = self.description.selected_columns_statistics[name]
+                values = normalize(values, statistics.mean, statistics.std)
+            encoded = values.astype(column_dtype(self.description, name), copy=False)
+        self._check_finite(name, encoded, rows)
+        return encoded
+
+    def _check_finite(self, name: str, encoded: npt.NDArray[np.floating], rows: Int64) -> None:
+        statistics = self.description.selected_columns_statistics[name]
+        overflowed = ~np.isfinite(encoded)
+        if not (np.isfinite(statistics.mean) and np.isfinite(statistics.std)):
+            overflowed[:] = True
+        if overflowed.any():
+            row = rows[np.argmax(overflowed)]
+            raise DataError(
+                f'column "{name}": {int(overflowed.sum())} values are too large to store, '
+                f"first {self.table.real[name][row]:g} "
+                f"at sequenceId {self.table.sequence_ids[row]}, itemPosition "
+                f"{self.table.item_positions[row]}; rescale the "
+                "column, or set column_data_types to Float64 for it"
+            )
 
 
 def plan_shards(lengths: Int64, bytes_per_event: int, target_bytes: int = TARGET_SHARD_BYTES) -> Int64:

@@ -17,6 +17,7 @@ from sequifier_ray.errors import ConfigError
 
 if TYPE_CHECKING:
     from sequifier_ray.data.metadata import DatasetDescription
+    from sequifier_ray.preprocess.publish import Outputs
     from sequifier_ray.preprocess.write import SplitSummary
 
 LARGE_VOCABULARY = 100_000
@@ -57,18 +58,28 @@ def preprocess(config: PreprocessConfig, report: Callable[[str], None]) -> Prepr
     if config.n_cores is not None:
         os.environ["POLARS_MAX_THREADS"] = str(config.n_cores)
     from sequifier_ray.preprocess.files import find_input_files
-    from sequifier_ray.preprocess.fit import fit_description
-    from sequifier_ray.preprocess.ordering import order_events
-    from sequifier_ray.preprocess.publish import recover, staged
-    from sequifier_ray.preprocess.source import read_source
-    from sequifier_ray.preprocess.splits import cut_splits, sequence_lengths
-    from sequifier_ray.preprocess.write import outputs_of, write_results
+    from sequifier_ray.preprocess.publish import exclusive
+    from sequifier_ray.preprocess.write import outputs_of
 
     _check_paths(config)
     outputs = outputs_of(config)
     files = find_input_files(config.resolve(config.preprocessing_data_path), config.read_format)
     for line in ignored_settings(config):
         report(f"warning: {line}")
+    with exclusive(outputs):
+        return _run_passes(config, files, outputs, report)
+
+
+def _run_passes(
+    config: PreprocessConfig, files: list[str], outputs: Outputs, report: Callable[[str], None]
+) -> PreprocessSummary:
+    from sequifier_ray.preprocess.fit import fit_description
+    from sequifier_ray.preprocess.ordering import order_events
+    from sequifier_ray.preprocess.publish import recover, staged
+    from sequifier_ray.preprocess.source import read_source
+    from sequifier_ray.preprocess.splits import cut_splits, sequence_lengths
+    from sequifier_ray.preprocess.write import write_results
+
     if recover(outputs):
         report("cleared what an interrupted run had left")
     watch = Stopwatch()

@@ -10,6 +10,7 @@ knows what to undo.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from sequifier_ray.errors import DataError, SequifierRayError
 
@@ -77,6 +79,40 @@ def recover(outputs: Outputs) -> bool:
             path.rename(outputs.target(path.name))
     _remove_staging(outputs)
     return True
+
+
+@contextmanager
+def exclusive(outputs: Outputs) -> Iterator[None]:
+    """Hold the data set for this run: two at once would clear each other's work.
+
+    Raises DataError if another run has it, or if the folder cannot be written to.
+    """
+    path = outputs.data_folder / f".{outputs.name}-preprocess.lock"
+    try:
+        outputs.data_folder.mkdir(parents=True, exist_ok=True)
+        handle = open(path, "w")  # noqa: SIM115 - closed below, after the lock's name is gone
+    except OSError as error:
+        raise _write_error(outputs, error) from error
+    with handle:
+        if not _has_lock(handle, path):
+            raise DataError(
+                f"another preprocess run of {outputs.data_folder / outputs.name} is under way; wait for "
+                "its end, or give "
+                "this one another project_root"
+            )
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _has_lock(handle: IO[str], path: Path) -> bool:
+    """Whether this process now holds the file that bears the name, not one removed meanwhile."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fstat(handle.fileno()).st_ino == path.stat().st_ino
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class Roles:
 def describe_parquet(path: str) -> SourceFile:
     """Types from the footer of a Parquet file."""
     try:
-        scan = pl.scan_parquet(path)
+        scan = pl.scan_parquet(path, glob=False)
         schema = scan.collect_schema()
         n_rows = scan.select(pl.len()).collect().item()
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -61,7 +61,7 @@ def describe_csv(path: str, *, every_row: bool) -> SourceFile:
     Raises polars' ComputeError where types from the first rows do not fit those that follow.
     """
     try:
-        scan = pl.scan_csv(path, infer_schema_length=None if every_row else CSV_SAMPLE_ROWS)
+        scan = pl.scan_csv(path, glob=False, infer_schema_length=None if every_row else CSV_SAMPLE_ROWS)
         schema: dict[str, Type] = dict(scan.collect_schema())
         sample = scan.head(CSV_SAMPLE_ROWS).collect()
         blank = [name for name in sample.columns if sample[name].null_count() == sample.height]

@@ -78,9 +78,9 @@ def _read_file(
     try:
         if read_format == "csv":
             types = {name: pl.String if schema[name] == pl.Null else schema[name] for name in names}
-            scan = pl.scan_csv(path, schema_overrides=types)
+            scan = pl.scan_csv(path, glob=False, schema_overrides=types)
         else:
-            scan = pl.scan_parquet(path)
+            scan = pl.scan_parquet(path, glob=False)
         scan = scan.select(names)
         frame = (scan if n_rows is None else scan.head(n_rows)).collect()
     except (pl.exceptions.PolarsError, OSError) as error:

@@ -60,8 +60,10 @@ class Moments:
 def fit_moments(column: Float64, rows: Int64) -> Moments:
     """The moments of some rows of a column, a block of rows at a time."""
     moments = Moments(0, 0.0, 0.0)
-    for start in range(0, len(rows), BLOCK_ROWS):
-        moments = moments.merge(Moments.of(column[rows[start : start + BLOCK_ROWS]]))
+    # An overflow becomes an infinite deviation here and an error that names the column when it is encoded.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(rows), BLOCK_ROWS):
+            moments = moments.merge(Moments.of(column[rows[start : start + BLOCK_ROWS]]))
     return moments
 
 
