@@ -155,9 +155,17 @@ def spread_word_list(words: Sequence[str]) -> list[str]:
 
 
 def describe(summary: PreprocessSummary) -> list[str]:
-    """What the last lines of `preprocess` say; the splits were reported as they were written."""
+    """What the last lines of `preprocess` say."""
     passes = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in summary.seconds.items())
+    lines = []
+    for split in summary.splits:
+        lines.append(
+            f"{split.path}: {split.segments:,} segments, {split.events:,} events, {split.windows:,} windows "
+            f"({split.padding_share:.1%} padding), {split.shards:,} file{'s' * (split.shards > 1)}, "
+            f"{split.bytes / 1e6:,.1f} MB"
+        )
     return [
+        *lines,
         f"{summary.rows:,} rows in {summary.sequences:,} sequences ({passes})",
         f"metadata: {summary.description_path}",
     ]

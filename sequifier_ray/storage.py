@@ -15,12 +15,14 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sequifier_ray.errors import DataError
 
 if TYPE_CHECKING:
+    from pyarrow import NativeFile
     from pyarrow.fs import FileSystem
 
 _SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://")
@@ -87,6 +89,43 @@ def read_text(path: str) -> str:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text (byte {error.start:,}); write the file again") from error
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file: its path as it can be opened, its size, and when it was last written (nanoseconds since 1970)."""
+
+    path: str
+    bytes: int
+    modified_ns: int
+
+
+def open_file(path: str) -> NativeFile:
+    """A file for reading at any place."""
+    system, inner = file_system(path)
+    with _reporting("read", path):
+        return system.open_input_file(inner)
+
+
+def find_files(path: str) -> list[FileEntry] | None:
+    """The file itself, or all files in a folder and the folders in it, by name; None where nothing is."""
+    from pyarrow.fs import FileSelector, FileType
+
+    system, inner = file_system(path)
+    with _reporting("look at", path):
+        info = system.get_file_info(inner)
+        if info.type == FileType.NotFound:
+            return None
+        if info.type != FileType.Directory:
+            return [FileEntry(path, int(info.size or 0), int(info.mtime_ns or 0))]
+        infos = [i for i in system.get_file_info(FileSelector(inner, recursive=True)) if i.is_file]
+    base, mark, query = path.partition("?") if not is_local(path) else (path, "", "")
+    entries = []
+    for found in sorted(infos, key=lambda i: i.path):
+        relative = posixpath.relpath(found.path, inner)
+        address = join(base, relative) + mark + query
+        entries.append(FileEntry(address, int(found.size), int(found.mtime_ns or 0)))
+    return entries
 
 
 def list_names(folder: str) -> list[str]:

@@ -21,17 +21,37 @@ from sequifier_ray.config.base import (
     Text,
     require,
 )
+from sequifier_ray.config.tables import Cardinality, CsvDialect
 
 SUM_TOLERANCE = 1e-6
-RESERVED = ("sequenceId", "itemPosition")
+STORED_TYPES = (
+    *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
+    *("Float32", "Float64"),
+)
 Boundary = int | datetime
 
 
 class PreprocessConfig(Project):
     """All settings of a preprocess run."""
 
-    preprocessing_data_path: Text = Field(description="Input file, or folder of files of one format.")
+    preprocessing_data_path: Text = Field(
+        description="Input: a file, a folder (folders in it included), a pattern such as `in/2024-*.csv`, or a "
+        "URI (`s3://…`, `file://…`). CSV may be compressed (gz, zst, bz2)."
+    )
     read_format: Literal["csv", "parquet"] = Field(default="csv", description="Format of the input files.")
+    csv: CsvDialect = Field(default=CsvDialect(), description="How CSV files are written.")
+    sequence_id_column: Text = Field(
+        default="sequenceId",
+        description="Column that says which sequence a row belongs to: integers or text.",
+    )
+    item_position_column: Text = Field(
+        default="itemPosition", description="Column that orders the rows of a sequence."
+    )
+    item_position: Literal["consecutive", "order"] = Field(
+        default="consecutive",
+        description="`consecutive`: integers that rise by exactly one within a sequence. `order`: any distinct "
+        "integers, dates or timestamps; they order the events and are kept.",
+    )
     write_format: Literal["csv", "parquet", "pt"] = Field(
         default="parquet", description="Format of the output; `pt` is memory-mapped in training."
     )
@@ -51,7 +71,30 @@ class PreprocessConfig(Project):
     )
     column_data_types: dict[Text, Text] | None = Field(
         default=None,
-        description="Type of every processed column, such as `Float32` or `Int64`; null: from the data.",
+        description="Type of every processed column, such as `Float32` or `Int64`; null: from the data. Integers "
+        "make a column categorical (its ids are stored in the smallest integers that fit), floats make it real.",
+    )
+    missing_real: Literal["error", "mean", "zero"] = Field(
+        default="error",
+        description="Missing values (null, NaN) of real columns: refuse them, or put in the column's mean or 0. "
+        "Statistics are those of the values that are there.",
+    )
+    missing_indicator: Flag = Field(
+        default=False,
+        description="With missing_real: mean or zero, add a column `<name>_is_missing` of 0 and 1 for every real "
+        "column.",
+    )
+    cardinality_config: dict[Text, Cardinality] = Field(
+        default={},
+        description="By column: `{top_k: n}` or `{min_freq: n}`, and `hashing` for the other values.",
+    )
+    mask_column: Text | None = Field(
+        default=None,
+        description="Column of true/false or 1/0: where true, the event's categories become `[mask]` and its reals "
+        "0. Needs metadata_config_path.",
+    )
+    curriculum_column: Text | None = Field(
+        default=None, description="Column of integers that is stored beside the features, as it is."
     )
     normalize_real_columns: Flag = Field(
         default=True, description="Store (x − mean) / (std + 1e-9) of real columns."
@@ -85,14 +128,15 @@ class PreprocessConfig(Project):
     )
     max_rows: Count | None = Field(default=None, description="First rows of the input to use; null: all.")
     seed: Integer = Field(default=1010, description="Seed of the between_sequence split.")
-    n_cores: Count | None = Field(default=None, description="Threads; null: all cores.")
+    n_cores: Count | None = Field(default=None, description="Threads of the local engine; null: all cores.")
     batches_per_file: Count = Field(
-        default=1024, description="Accepted without effect: shards are cut at 64 MB, at least 8 per split."
+        default=1024,
+        description="Accepted without effect: shards are cut by their bytes, about 8 or more a split.",
     )
     process_by_file: Flag = Field(default=True, description="Read one input file at a time; always so.")
     continue_preprocessing: Flag = Field(
         default=False,
-        description="Accepted without effect: results are published whole, an interrupted run is run again.",
+        description="Go on from where a killed run of the same configuration and input was; false: start anew.",
     )
     metadata_config_path: Text | None = Field(
         default=None, description="Take vocabularies and statistics from the description of an earlier run."
@@ -176,13 +220,64 @@ class PreprocessConfig(Project):
         if both:
             text = f"found {both}, also in categorical_columns; allowed: each column in one of the two"
             problems.append(Problem("real_columns", text))
+        return problems + self._type_problems() + self._option_problems()
+
+    def _type_problems(self) -> list[Problem]:
+        problems = []
+        for column, name in (self.column_data_types or {}).items():
+            if name not in STORED_TYPES:
+                text = f"found {name}; allowed: {', '.join(STORED_TYPES)}"
+                problems.append(Problem(f"column_data_types.{column}", text))
+            elif name.startswith("Float") == (column in (self.categorical_columns or ())) and (
+                column in (*(self.categorical_columns or ()), *(self.real_columns or ()))
+            ):
+                role, wanted = (
+                    ("categorical", "an integer type")
+                    if name.startswith("Float")
+                    else ("real", "Float32 or Float64")
+                )
+                text = f"found {name} for a column that {role}_columns names; allowed: {wanted}"
+                problems.append(Problem(f"column_data_types.{column}", text))
         if self.column_data_types is not None and self.selected_columns is not None:
-            wanted = [c for c in self.selected_columns if c not in RESERVED]
-            lacking = [c for c in wanted if c not in self.column_data_types]
+            lacking = [c for c in self.feature_names() if c not in self.column_data_types]
             if lacking:
                 text = f"lacks {lacking}; if set, it names every processed column"
                 problems.append(Problem("column_data_types", text))
         return problems
+
+    def _option_problems(self) -> list[Problem]:
+        problems = []
+        if self.missing_indicator and self.missing_real == "error":
+            text = (
+                "found true, but missing_real: error refuses missing values; set missing_real: mean or zero"
+            )
+            problems.append(Problem("missing_indicator", text))
+        if self.mask_column is not None and self.metadata_config_path is None:
+            text = f"found {self.mask_column}; masking needs maps and statistics of an unmasked run: set "
+            problems.append(Problem("mask_column", text + "metadata_config_path"))
+        if self.sequence_id_column == self.item_position_column:
+            text = f"found {self.item_position_column}, which is sequence_id_column too; name two columns"
+            problems.append(Problem("item_position_column", text))
+        for column in self.cardinality_config:
+            for field in ("real_columns", "use_precomputed_maps"):
+                if column in (getattr(self, field) or ()):
+                    text = f"{column} is also in {field}; keep one of the two"
+                    problems.append(Problem(f"cardinality_config.{column}", text))
+        if self.cardinality_config and self.metadata_config_path is not None:
+            text = "the vocabularies come from metadata_config_path; remove one of the two"
+            problems.append(Problem("cardinality_config", text))
+        for column in self.use_precomputed_maps or ():
+            if "/" in column:
+                text = f"found {column!r}; a column with a / in its name cannot have a file of its own"
+                problems.append(Problem("use_precomputed_maps", text))
+        if self.read_format != "csv" and "csv" in self.model_fields_set:
+            problems.append(Problem("csv", "describes CSV files, but read_format is parquet; remove it"))
+        return problems
+
+    def feature_names(self) -> list[str]:
+        """`selected_columns` without the id and position columns, which may be listed among them."""
+        keys = (self.sequence_id_column, self.item_position_column)
+        return [name for name in self.selected_columns or () if name not in keys]
 
 
 def _boundary(value: Any) -> Boundary:
@@ -215,12 +310,7 @@ def ignored_settings(config: PreprocessConfig) -> list[str]:
     """Settings of the user that change nothing here, each with what happens instead."""
     lines = []
     if "batches_per_file" in config.model_fields_set:
-        lines.append("batches_per_file has no effect: shards are cut at 64 MB, at least 8 per split")
-    if config.continue_preprocessing:
-        lines.append(
-            "continue_preprocessing has no effect: results are published whole at the end of a run, so an "
-            "interrupted run is simply run again"
-        )
+        lines.append("batches_per_file has no effect: shards are cut by their bytes")
     if not config.process_by_file:
         lines.append("process_by_file: false has no effect: files are always read one at a time")
     return lines

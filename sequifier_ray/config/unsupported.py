@@ -8,9 +8,6 @@ from typing import Any
 
 PREPROCESS_FIELDS: tuple[str, ...] = (
     "additional_config_paths",
-    "cardinality_config",
-    "mask_column",
-    "curriculum_column",
     "window_lengths",
     "prediction_aligned_splits",
     "prediction_alignment_steps",

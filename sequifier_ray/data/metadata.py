@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sequifier_ray import storage
@@ -27,11 +28,26 @@ class ColumnStatistics:
 
 
 @dataclass(frozen=True)
+class HashedRest:
+    """Where values without an id of their own go: ``num_buckets`` ids from ``first_id``, by a hash with ``seed``."""
+
+    num_buckets: int
+    seed: int
+    first_id: int
+
+
+@dataclass(frozen=True)
 class DatasetDescription:
     """``configs/metadata_configs/<name>.json``: everything needed to read, train on and decode a data set.
 
     ``column_data_types`` holds every feature column in order with its polars type name. ``id_maps`` maps
     the text of a value to its id, from 3. ``split_paths`` are relative to the project root.
+
+    ``hashed_columns``: where values that ``id_maps`` does not list go, if not to ``[other]``. ``missing_real``:
+    what stands for missing reals (``error``: there are none). ``indicator_columns``: real column of 0 and 1 →
+    the real column whose missing values it marks. ``curriculum_column`` is stored as 64-bit integers and is no
+    feature. ``sequence_id_type`` is Int64 or String, ``item_position_type`` Int64 or Datetime (microseconds since
+    1970 in UTC); both columns' names in the input are kept.
     """
 
     n_classes: dict[str, int]
@@ -49,10 +65,23 @@ class DatasetDescription:
     special_token_ids: dict[str, int]
     write_format: str
     merge_output: bool
+    hashed_columns: dict[str, HashedRest] = field(default_factory=dict)
+    missing_real: str = "error"
+    indicator_columns: dict[str, str] = field(default_factory=dict)
+    curriculum_column: str | None = None
+    sequence_id_column: str = "sequenceId"
+    sequence_id_type: str = "Int64"
+    item_position_column: str = "itemPosition"
+    item_position_type: str = "Int64"
 
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(self.column_data_types)
+
+    @property
+    def stored_columns(self) -> tuple[str, ...]:
+        extra = () if self.curriculum_column is None else (self.curriculum_column,)
+        return (*self.columns, *extra)
 
     @property
     def categorical_columns(self) -> tuple[str, ...]:
@@ -69,12 +98,13 @@ class DatasetDescription:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> DatasetDescription:
-        """The description that ``to_json`` wrote."""
+        """The description that ``to_json`` wrote; raises KeyError where it lacks something."""
         known = {name: values[name] for name in cls.__dataclass_fields__}
         types = known["column_data_types"]
         known["column_data_types"] = {name: types[name] for name in values["columns"]}
         statistics = known["selected_columns_statistics"]
         known["selected_columns_statistics"] = {n: ColumnStatistics(**s) for n, s in statistics.items()}
+        known["hashed_columns"] = {n: HashedRest(**h) for n, h in known["hashed_columns"].items()}
         known["split_paths"] = tuple(known["split_paths"])
         ratios = known["split_ratios"]
         known["split_ratios"] = None if ratios is None else tuple(ratios)
@@ -121,15 +151,20 @@ def write_description(path: str, description: DatasetDescription) -> None:
     storage.write_atomic(path, _to_text(description.to_json()))
 
 
-def read_description(path: str) -> DatasetDescription:
-    """Raises DataError if the file is missing, broken, or of another format or version."""
+def read_description(path: str, field: str = "dataset.part.metadata_config_path") -> DatasetDescription:
+    """The description that `field` of a configuration names.
+
+    Raises DataError if the file is missing, broken, or of another format or version.
+    """
     if not storage.exists(path):
         raise DataError(
-            f"{path}: there is no dataset description (dataset.part.metadata_config_path); run "
+            f"{path}: there is no dataset description ({field}); run "
             "`sequifier-ray preprocess` first, "
             "or name the file it wrote"
         )
-    return DatasetDescription.from_json(_read(path, DATASET_FORMAT))
+    values = _read(path, DATASET_FORMAT)
+    with _complete(path):
+        return DatasetDescription.from_json(values)
 
 
 def metadata_path(split_path: str) -> str:
@@ -165,11 +200,21 @@ def read_split(split_path: str) -> SplitMetadata:
             f"{split_path}: its metadata ({path}) is missing, so this is no finished data set; {_AGAIN}"
         )
     values = _read(path, SPLIT_FORMAT)
-    shards = []
-    for entry in values["shards"]:
-        lengths = tuple((int(length), int(count)) for length, count in entry["segment_lengths"])
-        shards.append(ShardEntry(**{**entry, "segment_lengths": lengths}))
-    return SplitMetadata(DatasetDescription.from_json(values["dataset"]), values["split"], tuple(shards))
+    with _complete(path):
+        shards = []
+        for entry in values["shards"]:
+            lengths = tuple((int(length), int(count)) for length, count in entry["segment_lengths"])
+            shards.append(ShardEntry(**{**entry, "segment_lengths": lengths}))
+        return SplitMetadata(DatasetDescription.from_json(values["dataset"]), values["split"], tuple(shards))
+
+
+@contextmanager
+def _complete(path: str) -> Iterator[None]:
+    """Turn what a damaged or half-edited file lacks into an error that names it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{path} is damaged ({type(error).__name__}: {error}); {_AGAIN}") from error
 
 
 def _read(path: str, expected_format: str) -> dict[str, Any]:

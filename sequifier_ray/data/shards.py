@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,11 +25,30 @@ Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class TextArray:
+    """Texts as tensors can hold them: ``utf8`` (n_bytes,) uint8, text i is bytes ``offsets[i]:offsets[i + 1]``."""
+
+    utf8: npt.NDArray[np.uint8]
+    offsets: Int64
+
+    @staticmethod
+    def of(texts: Sequence[str]) -> TextArray:
+        encoded = [text.encode() for text in texts]
+        offsets = np.append(0, np.cumsum([len(text) for text in encoded])).astype(np.int64)
+        return TextArray(np.frombuffer(b"".join(encoded), np.uint8).copy(), offsets)
+
+    def to_list(self) -> list[str]:
+        data, offsets = self.utf8.tobytes(), self.offsets.tolist()
+        return [data[start:stop].decode() for start, stop in pairwise(offsets)]
+
+
+@dataclass(frozen=True)
 class ShardData:
     """Segments in memory. Segment s is rows ``offsets[s]:offsets[s + 1]`` of every column.
 
     ``columns`` name → (n_events,), ``sequence_ids`` and ``start_positions`` (n_segments,),
     ``item_positions`` (n_events,) only where positions do not rise by one, ``offsets`` (n_segments + 1,).
+    ``sequence_names`` (n_segments,) where ids are text; ``sequence_ids`` are then 0 to n_segments - 1.
     """
 
     columns: dict[str, npt.NDArray[Any]]
@@ -35,6 +56,7 @@ class ShardData:
     start_positions: Int64
     item_positions: Int64 | None
     offsets: Int64
+    sequence_names: TextArray | None = None
 
     @property
     def lengths(self) -> Int64:
@@ -59,6 +81,8 @@ def smallest_id_dtype(n_classes: int) -> np.dtype[Any]:
 
 def column_dtype(description: DatasetDescription, name: str) -> np.dtype[Any]:
     """How a column is stored: ids small, reals float32 unless the description says Float64."""
+    if name == description.curriculum_column:
+        return np.dtype(np.int64)
     if name in description.id_maps:
         return smallest_id_dtype(description.n_classes[name])
     return np.dtype(np.float64 if description.column_data_types[name] == "Float64" else np.float32)
@@ -118,6 +142,9 @@ def _write_pt(path: str, data: ShardData) -> None:
     }
     if data.item_positions is not None:
         contents["item_positions"] = torch.from_numpy(data.item_positions)
+    if data.sequence_names is not None:
+        contents["sequence_names"] = torch.from_numpy(data.sequence_names.utf8)
+        contents["sequence_name_offsets"] = torch.from_numpy(data.sequence_names.offsets)
     # Through a file object: torch writes the file's name into the archive otherwise.
     with open(path, "wb") as file:
         torch.save(contents, file)
@@ -138,12 +165,16 @@ def _open_pt(path: str) -> ShardData:
             f"shard {path} has format {found[0]} version {found[1]}; run `sequifier-ray preprocess` again"
         )
     items = contents.get("item_positions")
+    names = None
+    if "sequence_names" in contents:
+        names = TextArray(contents["sequence_names"].numpy(), contents["sequence_name_offsets"].numpy())
     return ShardData(
         columns={name: column.numpy() for name, column in contents["columns"].items()},
         sequence_ids=contents["sequence_ids"].numpy(),
         start_positions=contents["start_positions"].numpy(),
         item_positions=None if items is None else items.numpy(),
         offsets=contents["offsets"].numpy(),
+        sequence_names=names,
     )
 
 
@@ -151,6 +182,8 @@ def _write_table(path: str, data: ShardData, write_format: str) -> None:
     import pyarrow as pa
 
     ids = np.repeat(data.sequence_ids, data.lengths)
+    if data.sequence_names is not None:
+        ids = pa.array(data.sequence_names.to_list(), pa.string()).take(pa.array(ids))
     table = pa.table({"sequenceId": ids, "itemPosition": data.positions(), **data.columns})
     if write_format == "parquet":
         import pyarrow.parquet
@@ -167,19 +200,31 @@ def _open_table(path: str, description: DatasetDescription) -> ShardData:
 
     try:
         table = _read_table(path, description)
-        ids = table["sequenceId"].to_numpy()
+        ids, names = _segment_ids(table["sequenceId"])
         positions = table["itemPosition"].to_numpy()
         columns = {}
-        for name in description.columns:
+        for name in description.stored_columns:
             columns[name] = table[name].to_numpy().astype(column_dtype(description, name), copy=False)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise _unreadable(path, error) from error
     starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])) if len(ids) else np.zeros(0, np.int64)
     offsets = np.append(starts, len(ids)).astype(np.int64)
-    data = ShardData(columns, ids[starts], positions[starts], None, offsets)
+    data = ShardData(columns, ids[starts], positions[starts], None, offsets, names)
     if not np.array_equal(data.positions(), positions):
-        data = ShardData(columns, ids[starts], positions[starts], positions, offsets)
+        data = replace(data, item_positions=positions)
     return data
+
+
+def _segment_ids(column: pa.ChunkedArray) -> tuple[Int64, TextArray | None]:
+    """The id of every event, and the texts of ids that are text: these are numbered as they come."""
+    import pyarrow as pa
+    import pyarrow.compute
+
+    if not pa.types.is_string(column.type):
+        return column.to_numpy(), None
+    runs = pyarrow.compute.run_end_encode(column.combine_chunks())
+    lengths = np.diff(runs.run_ends.to_numpy(), prepend=0)
+    return np.repeat(np.arange(len(lengths)), lengths), TextArray.of(runs.values.to_pylist())
 
 
 def _read_table(path: str, description: DatasetDescription) -> pa.Table:
@@ -189,6 +234,12 @@ def _read_table(path: str, description: DatasetDescription) -> pa.Table:
 
         with open(path, "rb") as file:
             return pyarrow.parquet.ParquetFile(file).read(use_threads=False)
+    import pyarrow as pa
     import pyarrow.csv
 
-    return pyarrow.csv.read_csv(path, read_options=pyarrow.csv.ReadOptions(use_threads=False))
+    types = {"sequenceId": pa.string()} if description.sequence_id_type == "String" else {}
+    return pyarrow.csv.read_csv(
+        path,
+        read_options=pyarrow.csv.ReadOptions(use_threads=False),
+        convert_options=pyarrow.csv.ConvertOptions(column_types=types),
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 
 NULL_CODE = -1
+# Names of the extra columns of an EventTable.
+SPLIT, MASK, CURRICULUM = "split", "mask", "curriculum"
 
 
 @dataclass(frozen=True)
@@ -24,76 +27,60 @@ class CodedColumn:
     values: pl.Series
     codes: Int32
 
-    def take(self, rows: Int64) -> CodedColumn:
-        """The same column with its rows in another order."""
-        return CodedColumn(self.values, self.codes[rows])
-
 
 @dataclass(frozen=True)
 class EventTable:
-    """Rows as arrays of equal length; `split_values` (integers, or microseconds since 1970) only for
-    the value_cutoff split."""
+    """Rows as arrays of equal length.
 
-    sequence_ids: Int64
+    `sequence_keys` are the ids, or the ranks of ids that are text; `codes` those of categorical columns (-1 for
+    null); reals that are missing are NaN; `extra` holds what is no feature: `split` (integers, or microseconds
+    since 1970), `mask` (0, 1), `curriculum`.
+    """
+
+    sequence_keys: Int64
     item_positions: Int64
-    categorical: dict[str, CodedColumn]
+    codes: dict[str, Int32]
     real: dict[str, Float64]
-    split_values: Int64 | None
+    extra: dict[str, Int64]
 
     def take(self, rows: Int64) -> EventTable:
         """The table with its rows in another order."""
+        return self.map(lambda array: array[rows])
+
+    def map(self, change: Callable[[Any], Any]) -> EventTable:
+        """The table of changed arrays."""
         return EventTable(
-            self.sequence_ids[rows],
-            self.item_positions[rows],
-            {name: column.take(rows) for name, column in self.categorical.items()},
-            {name: column[rows] for name, column in self.real.items()},
-            None if self.split_values is None else self.split_values[rows],
+            change(self.sequence_keys),
+            change(self.item_positions),
+            {name: change(column) for name, column in self.codes.items()},
+            {name: change(column) for name, column in self.real.items()},
+            {name: change(column) for name, column in self.extra.items()},
         )
-
-
-def code_values(values: pl.Series, known: pl.Series) -> Int32:
-    """Index of every value in the sorted distinct `known`; -1 for null and for values not in it."""
-    if known.dtype == pl.String:
-        codes = values.cast(pl.Enum(known), strict=False).to_physical()
-        return codes.cast(pl.Int32).fill_null(NULL_CODE).to_numpy()
-    if len(known) == 0:
-        return np.full(len(values), NULL_CODE, np.int32)
-    sorted_known = known.to_numpy()
-    filled = values.fill_null(sorted_known[0]).to_numpy()
-    places = np.minimum(np.searchsorted(sorted_known, filled), len(sorted_known) - 1)
-    is_known = (sorted_known[places] == filled) & values.is_not_null().to_numpy()
-    return np.where(is_known, places, NULL_CODE).astype(np.int32)
 
 
 def code_column(column: pl.Series) -> CodedColumn:
     """Code a column of strings or of 64-bit integers over its own distinct values."""
     values = column.drop_nulls().unique().sort()
-    return CodedColumn(values, code_values(column, values))
+    if column.dtype == pl.String:
+        ranks = column.cast(pl.Enum(values)).to_physical().cast(pl.Int32)
+        return CodedColumn(values, ranks.fill_null(NULL_CODE).to_numpy())
+    if not len(values):
+        return CodedColumn(values, np.full(len(column), NULL_CODE, np.int32))
+    known = values.to_numpy()
+    codes = np.searchsorted(known, column.fill_null(known[0]).to_numpy()).astype(np.int32)
+    codes[column.is_null().to_numpy()] = NULL_CODE
+    return CodedColumn(values, codes)
 
 
-def concatenate_coded(parts: Sequence[CodedColumn]) -> CodedColumn:
-    """One column out of several, over the union of their values."""
-    if len(parts) == 1:
-        return parts[0]
-    values = pl.concat([part.values for part in parts]).unique().sort()
-    codes = []
-    for part in parts:
-        # one place more than values, so that the null code -1 finds the null code at the end
-        recoded = np.append(code_values(part.values, values), np.int32(NULL_CODE))
-        codes.append(recoded[part.codes])
-    return CodedColumn(values, np.concatenate(codes))
+def places_in(values: pl.Series, known: pl.Series) -> Int32:
+    """Where each of some distinct values stands among the sorted distinct `known`, and one place more: the null
+    code, which the null code -1 finds. All of them must be known."""
+    if not len(values):
+        return np.full(1, NULL_CODE, np.int32)
+    places = known.search_sorted(values).cast(pl.Int32).to_numpy()
+    return np.append(places, np.int32(NULL_CODE)).astype(np.int32)
 
 
-def concatenate_tables(parts: Sequence[EventTable]) -> EventTable:
-    """One table out of several with the same columns, rows in the order of the parts."""
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    splits = [part.split_values for part in parts if part.split_values is not None]
-    return EventTable(
-        np.concatenate([part.sequence_ids for part in parts]),
-        np.concatenate([part.item_positions for part in parts]),
-        {name: concatenate_coded([part.categorical[name] for part in parts]) for name in first.categorical},
-        {name: np.concatenate([part.real[name] for part in parts]) for name in first.real},
-        np.concatenate(splits) if splits else None,
-    )
+def union_of_values(parts: Sequence[pl.Series]) -> pl.Series:
+    """The sorted distinct values of several such series."""
+    return pl.concat(parts).unique().sort()

@@ -2,59 +2,146 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import fnmatch
+import posixpath
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from sequifier_ray import storage
 from sequifier_ray.errors import ConfigError, DataError
+from sequifier_ray.storage import FileEntry
+
+if TYPE_CHECKING:
+    from sequifier_ray.config.preprocess import PreprocessConfig
 
 PARQUET_MAGIC = b"PAR1"
-SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'"}
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
+ENDINGS = {"csv": (".csv", ".tsv", ".txt"), "parquet": (".parquet", ".pq")}
+PATTERN = re.compile(r"[*?\[]")
+FIELD = "preprocessing_data_path"
 
 
-def find_input_files(path: str, read_format: str) -> list[str]:
-    """The input files in name order: the file itself, or the files of a folder in the given format.
+def compression_of(path: str) -> str | None:
+    """The compression that a file's name says it has: gzip, zstd, bz2 or none."""
+    return COMPRESSIONS.get(posixpath.splitext(path.partition("?")[0])[1].lower())
 
-    Hidden files and names that start with "_" (`_SUCCESS`) are not data. Raises ConfigError when
-    the path or the format is not what the configuration says, DataError for an empty file.
+
+def data_ending(path: str) -> str:
+    """The file extension below that of a compression, in lower case: `.csv` of `a.CSV.gz`."""
+    stem, ending = posixpath.splitext(path.partition("?")[0])
+    if ending.lower() in COMPRESSIONS:
+        ending = posixpath.splitext(stem)[1]
+    return ending.lower()
+
+
+def dataset_name(config: PreprocessConfig) -> str:
+    """The stem of every output name: the input's file or folder name without extensions; of a pattern, the
+    last folder name without pattern characters."""
+    path = config.resolve(config.preprocessing_data_path).partition("?")[0]
+    parts = path.rstrip("/").split("/")
+    while len(parts) > 1 and PATTERN.search(parts[-1]) and _is_pattern(path):
+        parts.pop()
+    name = parts[-1]
+    if (stem := posixpath.splitext(name))[1].lower() in COMPRESSIONS:
+        name = stem[0]
+    stem = posixpath.splitext(name)
+    return stem[0] if stem[1].lower() in ENDINGS[config.read_format] and stem[0] else name
+
+
+def find_input_files(path: str, read_format: str, warn: Callable[[str], None]) -> list[FileEntry]:
+    """The input files in name order: a file, the files of a format in a folder and in its folders, or what a
+    pattern matches.
+
+    Hidden files and those below `_` or `.` names (`_SUCCESS`) are not data; files of other formats are told to
+    `warn`. Raises ConfigError when the path or the format is not what the configuration says, DataError for an
+    empty file.
     """
-    source = Path(path)
-    if not source.exists():
-        raise ConfigError(
-            f"preprocessing_data_path: {path} does not exist; "
-            "name a file, or a folder of files, relative to project_root"
-        )
-    if source.is_file():
-        _check_format(source, read_format)
-        return [str(source)]
-    visible = sorted(p for p in source.iterdir() if p.is_file() and p.name[0] not in "._")
-    files = [p for p in visible if p.suffix.lower() == f".{read_format}"]
+    if _is_pattern(path):
+        entries = _matching(path)
+        if not entries:
+            raise ConfigError(f"{FIELD}: no file matches {path}; check the pattern, relative to project_root")
+    else:
+        found = storage.find_files(path)
+        if found is None:
+            raise ConfigError(
+                f"{FIELD}: {path} does not exist; name a file, a folder or a pattern, relative to project_root"
+            )
+        entries = found if _is_the_file(path, found) else _of_folder(path, found, read_format, warn)
+    for entry in entries:
+        _check_format(entry, read_format)
+    return entries
+
+
+def _is_pattern(path: str) -> bool:
+    """A name that exists is a name, whatever its characters."""
+    return bool(PATTERN.search(path.partition("?")[0] if "://" in path else path)) and not storage.exists(
+        path
+    )
+
+
+def _is_the_file(path: str, entries: list[FileEntry]) -> bool:
+    return len(entries) == 1 and entries[0].path == path
+
+
+def _matching(path: str) -> list[FileEntry]:
+    parts = path.split("/")
+    fixed = next(i for i, part in enumerate(parts) if PATTERN.search(part))
+    folder = "/".join(parts[:fixed]) or "/"
+    relative = re.compile(_translate("/".join(parts[fixed:])))
+    entries = storage.find_files(folder) or []
+    start = len(folder.rstrip("/")) + 1
+    return [entry for entry in entries if relative.fullmatch(entry.path[start:])]
+
+
+def _translate(pattern: str) -> str:
+    """`*` and `?` stay within a name, `**` crosses folders."""
+    pieces = re.split(r"(\*\*/?|\*|\?|\[[^\]]*\])", pattern)
+    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    regex = ""
+    for piece in pieces:
+        if piece.startswith("[") and piece.endswith("]"):
+            regex += fnmatch.translate(piece).removeprefix("(?s:").rsplit(")", 1)[0]
+        else:
+            regex += known.get(piece, re.escape(piece))
+    return regex
+
+
+def _of_folder(
+    path: str, entries: list[FileEntry], read_format: str, warn: Callable[[str], None]
+) -> list[FileEntry]:
+    start = len(path.partition("?")[0].rstrip("/")) + 1
+    visible = [e for e in entries if not any(p[:1] in "._" for p in e.path[start:].split("/") if p)]
+    files = [entry for entry in visible if data_ending(entry.path) in ENDINGS[read_format]]
+    others = [entry for entry in visible if entry not in files]
+    endings = ", ".join(sorted({data_ending(e.path) or "no extension" for e in others}))
     if not files:
-        others = sorted({p.suffix.lower() for p in visible if p.suffix})
-        found = f" (found {', '.join(others)})" if others else " (it is empty)"
+        found = f" (found {endings})" if others else " (it is empty)"
         raise ConfigError(
-            f"preprocessing_data_path: the folder {path} holds no .{read_format} files{found}; "
+            f"{FIELD}: the folder {path} holds no .{read_format} files{found}; "
             f"read_format is {read_format}, allowed are csv and parquet"
         )
-    for file in files:
-        _check_format(file, read_format)
-    return [str(file) for file in files]
+    if others:
+        count = f"{len(others):,} file{'s' * (len(others) > 1)}"
+        warn(f"{count} of other kinds in {path} ({endings}) left out, such as {others[0].path[start:]}")
+    return files
 
 
-def _check_format(file: Path, read_format: str) -> None:
+def _check_format(entry: FileEntry, read_format: str) -> None:
     """Look at the first bytes: an empty file, Parquet read as CSV, or CSV read as Parquet."""
-    with file.open("rb") as stream:
+    if entry.bytes == 0:
+        raise DataError(
+            f"{entry.path} is empty (0 bytes); give a file with rows, or take it out of the folder"
+        )
+    with storage.open_file(entry.path) as stream:
         head = stream.read(4)
-        first_line = head + stream.readline(65536)
-    if not head:
-        raise DataError(f"{file} is empty (0 bytes); give a file with rows, or take it out of the folder")
     is_parquet = head == PARQUET_MAGIC
     if is_parquet and read_format == "csv":
-        raise ConfigError(f"{file} is a Parquet file, but read_format is csv; set read_format: parquet")
+        raise ConfigError(f"{entry.path} is a Parquet file, but read_format is csv; set read_format: parquet")
     if not is_parquet and read_format == "parquet":
         raise ConfigError(
-            f"{file} is not a Parquet file, but read_format is parquet; "
+            f"{entry.path} is not a Parquet file, but read_format is parquet; "
             "set read_format: csv if it is a table in text form"
         )
-    if read_format == "csv" and b"," not in first_line:
-        for separator, shown in SEPARATORS.items():
-            if separator.encode() in first_line:
-                raise DataError(f"{file} is separated by {shown}; CSV input must be separated by commas")
+    if head[:4] == b"PK\x03\x04":
+        raise ConfigError(f"{entry.path} is an Excel or zip file; save the table as CSV or Parquet")

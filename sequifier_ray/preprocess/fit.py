@@ -2,57 +2,118 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from sequifier_ray.data.metadata import (
     SPECIAL_TOKEN_IDS,
     ColumnStatistics,
     DatasetDescription,
+    HashedRest,
     read_description,
 )
 from sequifier_ray.data.shards import smallest_id_dtype
 from sequifier_ray.errors import ConfigError, DataError, nearest
-from sequifier_ray.preprocess.columns import EventTable, Int64
-from sequifier_ray.preprocess.splits import Segments
+from sequifier_ray.preprocess.files import dataset_name
+from sequifier_ray.preprocess.job import Job
+from sequifier_ray.preprocess.kinds import INTEGER, TEXT
+from sequifier_ray.preprocess.measure import PartitionFit, merge_counts, merge_moments
+from sequifier_ray.preprocess.schema import Roles
 from sequifier_ray.preprocess.vocabulary import (
     IdMap,
     build_id_map,
-    fit_moments,
+    listed_values,
     n_classes,
     read_precomputed_map,
-    values_in,
 )
 
 if TYPE_CHECKING:
     from sequifier_ray.config.preprocess import PreprocessConfig
 
 REAL_TYPES = ("Float32", "Float64")
+INDICATOR = "_is_missing"
+ID_TYPES = {"uint8": "UInt8", "int16": "Int16", "int32": "Int32", "int64": "Int64"}
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The ids of one categorical column."""
+
+    id_map: IdMap
+    n_classes: int
+    hashing: HashedRest | None
+
+
+def read_reused(config: PreprocessConfig) -> DatasetDescription | None:
+    """The description of an earlier run that this one takes maps and statistics from."""
+    if config.metadata_config_path is None:
+        return None
+    return read_description(config.resolve(config.metadata_config_path), "metadata_config_path")
+
+
+def check_reused(reused: DatasetDescription, roles: Roles, path: str) -> None:
+    """Raise ConfigError for a column that the earlier run does not know in this role."""
+    for name in roles.columns:
+        is_categorical = name in roles.categorical
+        known = reused.id_maps if is_categorical else reused.selected_columns_statistics
+        if name not in known:
+            role = "categorical" if is_categorical else "real"
+            raise ConfigError(
+                f'metadata_config_path: {path} does not know the {role} column "{name}"'
+                f"{nearest(name, known)}; its {role} columns are {sorted(known)}"
+            )
+
+
+def reused_kinds(reused: DatasetDescription, kinds: Mapping[str, str]) -> dict[str, str]:
+    """Kinds as the earlier run's maps ask for them: a map of texts is looked up by text, even where all values
+    now are numbers."""
+    changed = dict(kinds)
+    for name, id_map in reused.id_maps.items():
+        holds_integers = "[unknown]" not in id_map and all(_is_integer(value) for value in id_map)
+        if name in changed and not holds_integers and changed[name] == INTEGER:
+            changed[name] = TEXT
+    return changed
+
+
+def _is_integer(text: str) -> bool:
+    return text.removeprefix("-").isdigit()
 
 
 def fit_description(
-    config: PreprocessConfig, table: EventTable, columns: tuple[str, ...], splits: tuple[Segments, ...]
+    job: Job,
+    fits: Sequence[PartitionFit],
+    values: Mapping[str, pl.Series],
+    reused: DatasetDescription | None,
 ) -> DatasetDescription:
     """What every shard and model of this data set needs to know.
 
-    Vocabularies and statistics come from split 0 alone, or from all rows with `normalize_on_all_data`;
-    from `metadata_config_path` or `configs/id_maps/<column>.json` where the configuration says so.
-    Raises ConfigError or DataError for columns that an earlier run does not know or that have no value.
+    Vocabularies and statistics come from the rows that were measured, or from `metadata_config_path` or
+    `configs/id_maps/<column>.json` where the configuration says so. Raises DataError for columns without a
+    value, ConfigError for types that do not fit and names that are taken.
     """
-    reused = None
-    if config.metadata_config_path is not None:
-        reused = read_description(config.resolve(config.metadata_config_path))
-        _check_reused(reused, table, config.metadata_config_path)
-    rows = np.arange(len(table.sequence_ids)) if config.normalize_on_all_data else splits[0].rows()
-    id_maps = {name: _id_map(config, table, name, rows, reused) for name in table.categorical}
-    classes = {name: n_classes(id_map) for name, id_map in id_maps.items()}
+    config, roles = job.config, job.rules.roles
+    vocabularies = {name: _vocabulary(config, name, fits, values[name], reused) for name in roles.categorical}
+    statistics = {name: _statistics(name, fits, reused) for name in roles.real}
+    types = {name: _stored_type(config, name, vocabularies.get(name)) for name in roles.columns}
+    indicators = {f"{name}{INDICATOR}": name for name in roles.real if config.missing_indicator}
+    for indicator, name in indicators.items():
+        if indicator in roles.kinds:
+            raise ConfigError(
+                f'missing_indicator: "{indicator}", the indicator of "{name}", is a column already'
+            )
+    types |= dict.fromkeys(indicators, "Float32")
+    statistics |= dict.fromkeys(indicators, ColumnStatistics(0.0, 1.0))
+    hashed = {name: v.hashing for name, v in vocabularies.items() if v.hashing is not None}
     return DatasetDescription(
-        n_classes=classes,
-        id_maps=id_maps,
+        n_classes={name: vocabulary.n_classes for name, vocabulary in vocabularies.items()},
+        id_maps={name: vocabulary.id_map for name, vocabulary in vocabularies.items()},
         split_paths=tuple(split_paths(config)),
-        column_data_types={name: _stored_type(config, name, classes.get(name)) for name in columns},
-        selected_columns_statistics={name: _statistics(table, name, rows, reused) for name in table.real},
+        column_data_types=types,
+        selected_columns_statistics=statistics,
         normalize_real_columns=config.normalize_real_columns,
         normalize_on_all_data=config.normalize_on_all_data,
         split_ratios=None if config.split_ratios is None else tuple(config.split_ratios),
@@ -63,14 +124,15 @@ def fit_description(
         special_token_ids=dict(SPECIAL_TOKEN_IDS),
         write_format=config.write_format,
         merge_output=config.merge_output,
+        hashed_columns=hashed,
+        missing_real=config.missing_real,
+        indicator_columns=indicators,
+        curriculum_column=config.curriculum_column,
+        sequence_id_column=config.sequence_id_column,
+        sequence_id_type="String" if job.index.is_text else "Int64",
+        item_position_column=config.item_position_column,
+        item_position_type="Datetime" if job.rules.positions_are_times else "Int64",
     )
-
-
-def dataset_name(config: PreprocessConfig) -> str:
-    """The input's file or folder name without extension: the stem of every output name."""
-    base = config.preprocessing_data_path.rstrip("/").rsplit("/", 1)[-1]
-    extension = f".{config.read_format}"
-    return base[: -len(extension)] if base.lower().endswith(extension) else base
 
 
 def split_paths(config: PreprocessConfig) -> list[str]:
@@ -83,49 +145,53 @@ def split_paths(config: PreprocessConfig) -> list[str]:
     return [f"data/{dataset_name(config)}-split{i}{ending}" for i in range(n_splits)]
 
 
-def _check_reused(reused: DatasetDescription, table: EventTable, path: str) -> None:
-    for name in (*table.categorical, *table.real):
-        known = reused.id_maps if name in table.categorical else reused.selected_columns_statistics
-        if name not in known:
-            role = "categorical" if name in table.categorical else "real"
-            raise ConfigError(
-                f'metadata_config_path: {path} does not know the {role} column "{name}"'
-                f"{nearest(name, known)}; its {role} columns are {sorted(known)}"
-            )
-
-
-def _id_map(
-    config: PreprocessConfig, table: EventTable, name: str, rows: Int64, reused: DatasetDescription | None
-) -> IdMap:
+def _vocabulary(
+    config: PreprocessConfig,
+    name: str,
+    fits: Sequence[PartitionFit],
+    values: pl.Series,
+    reused: DatasetDescription | None,
+) -> Vocabulary:
     if name in (config.use_precomputed_maps or ()):
-        return read_precomputed_map(config.resolve(f"configs/id_maps/{name}.json"), name)
+        id_map = read_precomputed_map(config.resolve(f"configs/id_maps/{name}.json"), name)
+        return Vocabulary(id_map, n_classes(id_map), None)
     if reused is not None:
-        return dict(reused.id_maps[name])
-    values = values_in(table.categorical[name], rows)
-    id_map = build_id_map(values.to_list())
-    if n_classes(id_map) == n_classes({}):
+        return Vocabulary(dict(reused.id_maps[name]), reused.n_classes[name], reused.hashed_columns.get(name))
+    counts = merge_counts(fits, name, len(values))
+    if not counts.any():
+        where = "" if not len(values) or config.normalize_on_all_data else " in split 0"
+        remedy = ", which its vocabulary is fitted on" if where else ""
         raise DataError(
-            f'column "{name}" has no value in split 0, which its vocabulary is fitted on; leave it out of '
-            "selected_columns, or set normalize_on_all_data: true"
+            f'column "{name}" has no value{where}{remedy}; leave it out of selected_columns'
+            + (", or set normalize_on_all_data: true" if where else ", or give it values")
         )
-    return id_map
+    limit = config.cardinality_config.get(name)
+    id_map = build_id_map(listed_values(values, counts, limit).to_list())
+    classes = n_classes(id_map)
+    if limit is None or limit.hashing is None:
+        return Vocabulary(id_map, classes, None)
+    hashing = HashedRest(limit.hashing.num_buckets, limit.hashing.seed, classes)
+    return Vocabulary(id_map, classes + hashing.num_buckets, hashing)
 
 
 def _statistics(
-    table: EventTable, name: str, rows: Int64, reused: DatasetDescription | None
+    name: str, fits: Sequence[PartitionFit], reused: DatasetDescription | None
 ) -> ColumnStatistics:
     if reused is not None:
         return reused.selected_columns_statistics[name]
-    moments = fit_moments(table.real[name], rows)
+    moments = merge_moments(fits, name)
+    if not moments.count:
+        raise DataError(
+            f'column "{name}" has no value in the rows that its statistics are fitted on; leave it out of '
+            "selected_columns"
+        )
     return ColumnStatistics(mean=moments.mean, std=moments.std)
 
 
-def _stored_type(config: PreprocessConfig, name: str, classes: int | None) -> str:
+def _stored_type(config: PreprocessConfig, name: str, vocabulary: Vocabulary | None) -> str:
     """The polars type name of a column in the shards: ids in the smallest integer type."""
-    if classes is not None:
-        return {"uint8": "UInt8", "int16": "Int16", "int32": "Int32", "int64": "Int64"}[
-            np.dtype(smallest_id_dtype(classes)).name
-        ]
+    if vocabulary is not None:
+        return ID_TYPES[np.dtype(smallest_id_dtype(vocabulary.n_classes)).name]
     wanted = (config.column_data_types or {}).get(name, "Float32")
     if wanted not in REAL_TYPES:
         raise ConfigError(
@@ -133,3 +199,11 @@ def _stored_type(config: PreprocessConfig, name: str, classes: int | None) -> st
             f"allowed are {' and '.join(REAL_TYPES)}"
         )
     return wanted
+
+
+def constant_columns(description: DatasetDescription) -> list[str]:
+    """Real columns that do not vary where they are fitted: all their values are stored as 0."""
+    reals = [name for name in description.real_columns if name not in description.indicator_columns]
+    if not description.normalize_real_columns:
+        return []
+    return [name for name in reals if description.selected_columns_statistics[name].std == 0.0]

@@ -1,46 +1,63 @@
-"""Events in their one order, (sequenceId, itemPosition), whatever the order of the input rows."""
+"""Events in their one order, (sequence, position), whatever the order of the input rows."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import polars as pl
 
-from sequifier_ray.errors import DataError
 from sequifier_ray.preprocess.columns import EventTable, Int64
+from sequifier_ray.preprocess.flaws import Flaw
 
 
 def order_events(table: EventTable) -> EventTable:
-    """The table sorted by (sequenceId, itemPosition), exactly, on int64.
-
-    Raises DataError for duplicates, and for gaps: positions rise by exactly one within a sequence.
-    """
-    if not _is_sorted(table.sequence_ids, table.item_positions):
-        keys = pl.DataFrame({"sequence": table.sequence_ids, "position": table.item_positions})
-        rows = keys.select(pl.arg_sort_by("sequence", "position")).to_series().cast(pl.Int64).to_numpy()
-        table = table.take(rows)
-    _check_positions(table.sequence_ids, table.item_positions)
-    return table
+    """The table sorted by (sequence, position), exactly, on int64."""
+    if _is_sorted(table.sequence_keys, table.item_positions):
+        return table
+    keys = pl.DataFrame({"sequence": table.sequence_keys, "position": table.item_positions})
+    rows = keys.select(pl.arg_sort_by("sequence", "position")).to_series().cast(pl.Int64).to_numpy()
+    return table.take(rows)
 
 
-def _is_sorted(sequence_ids: Int64, positions: Int64) -> bool:
-    later, earlier = sequence_ids[1:], sequence_ids[:-1]
-    return bool(((later > earlier) | ((later == earlier) & (positions[1:] > positions[:-1]))).all())
+def _is_sorted(keys: Int64, positions: Int64) -> bool:
+    later, earlier = keys[1:], keys[:-1]
+    return bool(((later > earlier) | ((later == earlier) & (positions[1:] >= positions[:-1]))).all())
 
 
-def _check_positions(sequence_ids: Int64, positions: Int64) -> None:
-    same_sequence = sequence_ids[1:] == sequence_ids[:-1]
-    repeated = np.flatnonzero(same_sequence & (positions[1:] == positions[:-1]))
+def position_flaws(
+    table: EventTable, *, consecutive: bool, name_of: Callable[[int], object], partition: int
+) -> list[Flaw]:
+    """Repeated positions of a sorted table, and gaps where positions must be `consecutive`; `name_of` gives the
+    id of a sequence key."""
+    keys, positions = table.sequence_keys, table.item_positions
+    is_same = keys[1:] == keys[:-1]
+    flaws = []
+    repeated = np.flatnonzero(is_same & (positions[1:] == positions[:-1]))
     if len(repeated):
-        first = repeated[0]
-        raise DataError(
-            f"{len(repeated):,} row{'s' * (len(repeated) > 1)} repeat the (sequenceId, itemPosition) of "
-            f"another, first ({sequence_ids[first]}, {positions[first]}); every pair may occur once"
+        row = int(repeated[0])
+        first = f"({name_of(int(keys[row]))}, {positions[row]})"
+        flaws.append(
+            Flaw(
+                "{n} row{s} repeat the (sequenceId, itemPosition) of another",
+                len(repeated),
+                (partition, row),
+                first,
+                "every pair may occur once",
+            )
         )
-    gaps = np.flatnonzero(same_sequence & (positions[1:] != positions[:-1] + 1))
-    if len(gaps):
-        first = gaps[0]
-        raise DataError(
-            f"itemPosition has {len(gaps):,} gap{'s' * (len(gaps) > 1)}, first in sequenceId "
-            f"{sequence_ids[first]} between {positions[first]} and {positions[first + 1]}; positions must "
-            "rise by exactly one within a sequence: number the rows of every sequence anew"
+    gaps = np.flatnonzero(is_same & (positions[1:] != positions[:-1] + 1) & (positions[1:] != positions[:-1]))
+    if consecutive and len(gaps):
+        row = int(gaps[0])
+        where = f"in sequenceId {name_of(int(keys[row]))} between {positions[row]} and {positions[row + 1]}"
+        flaws.append(
+            Flaw(
+                "itemPosition has {n} gap{s}",
+                len(gaps),
+                (partition, row),
+                where,
+                "positions must rise by exactly one within a sequence: set item_position: order if gaps are "
+                "meant, or number the rows of every sequence anew",
+            )
         )
+    return flaws

@@ -1,6 +1,7 @@
 """All results of a run become visible together, or the earlier ones stay.
 
-A run builds in `data/.<name>-preprocess/new`. To publish, earlier results of the same name move to
+A run builds in `data/.<name>-preprocess/new` and keeps what it has worked out in `work` beside it. To publish,
+earlier results of the same name move to
 `retiring` beside it, which is then renamed `previous`; the new ones take their places, one rename each,
 the description last; `previous` becomes `obsolete` and is deleted. So `previous` exists exactly while
 whatever is in place is new but perhaps not complete, and a run that fails, or the next one after a kill,
@@ -14,7 +15,7 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from typing import IO
 from sequifier_ray.errors import DataError, SequifierRayError
 
 DESCRIPTION = "description.json"
+METADATA_ENDING = ".metadata.json"
+OBSOLETE = "obsolete"
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class Outputs:
         return self.staging / "new"
 
     @property
+    def work(self) -> Path:
+        """What the run has worked out so far, for a later one to go on from."""
+        return self.staging / "work"
+
+    @property
     def retiring(self) -> Path:
         """Earlier results while some of them are still in place."""
         return self.staging / "retiring"
@@ -58,27 +66,65 @@ class Outputs:
         return self.description if entry == DESCRIPTION else self.data_folder / entry
 
     def published(self) -> list[str]:
-        """Entries that an earlier run published, in any output form."""
+        """Entries that an earlier run published, in any output form; known by the metadata that goes with them,
+        for other files may have such names too."""
         pattern = re.compile(re.escape(self.name) + r"-split\d+(\.(parquet|csv|metadata\.json))?")
-        entries = [p.name for p in self.data_folder.iterdir() if pattern.fullmatch(p.name)]
+        entries = [
+            p.name for p in self.data_folder.iterdir() if pattern.fullmatch(p.name) and _has_metadata(p)
+        ]
         return sorted(entries) + [DESCRIPTION] * self.description.exists()
 
+    def refuse_others(self, entries: Iterable[str]) -> None:
+        """Raise DataError where something of these names is in the way that no run has published."""
+        published = self.published()
+        for entry in entries:
+            target = self.target(entry)
+            if entry not in published and (target.exists() or target.is_symlink()):
+                raise DataError(
+                    f"{target} is in the way of the results and was not written by `sequifier-ray preprocess`; move "
+                    "it elsewhere"
+                )
 
-def recover(outputs: Outputs) -> bool:
+
+def _has_metadata(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "metadata.json").exists()
+    return path.name.endswith(METADATA_ENDING) or path.with_name(path.stem + METADATA_ENDING).exists()
+
+
+def recover(outputs: Outputs, *, keep_work: bool = False) -> bool:
     """Clear what a killed run left: earlier results come back unless all new ones were in place.
-    True when there was something to clear."""
+
+    With `keep_work` what it had worked out stays for this run. True when there was something to clear.
+    """
     if not outputs.staging.exists():
         return False
     if outputs.previous.exists() and any(outputs.new.iterdir()):
         for entry in outputs.published():
-            target = outputs.target(entry)
-            shutil.rmtree(target) if target.is_dir() else target.unlink()
+            _move(outputs.target(entry), outputs.new / entry)
         outputs.previous.rename(outputs.retiring)
     if outputs.retiring.exists():
         for path in sorted(outputs.retiring.iterdir()):
-            path.rename(outputs.target(path.name))
-    _remove_staging(outputs)
+            _move(path, outputs.target(path.name))
+        outputs.retiring.rmdir()
+    is_done = outputs.previous.exists() or (outputs.staging / OBSOLETE).exists()
+    if is_done or not (keep_work and outputs.work.exists()):
+        _remove_staging(outputs)
     return True
+
+
+def _move(source: Path, target: Path) -> None:
+    """Rename, or, between file systems, copy a file and then give the copy its name."""
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV or source.is_dir():
+            raise
+        beside = target.with_name(f".{target.name}.new")
+        shutil.copyfile(source, beside)
+        _flush(beside)
+        beside.replace(target)
+        source.unlink()
 
 
 @contextmanager
@@ -116,17 +162,19 @@ def _has_lock(handle: IO[str], path: Path) -> bool:
 
 
 @contextmanager
-def staged(outputs: Outputs) -> Iterator[Path]:
+def staged(outputs: Outputs, *, keep_work: bool = False) -> Iterator[Path]:
     """The folder to build in; on leaving without an error everything in it is published.
 
-    Raises DataError, naming the path, where the disk is full or not writable.
+    After an error everything is cleared, with `keep_work` all but what a later run goes on from. Raises DataError,
+    naming the path, where the disk is full or not writable.
     """
     try:
-        outputs.new.mkdir(parents=True)
+        outputs.new.mkdir(parents=True, exist_ok=True)
+        outputs.work.mkdir(exist_ok=True)
         yield outputs.new
         _publish(outputs)
     except BaseException as error:
-        recover(outputs)
+        recover(outputs, keep_work=keep_work)
         if isinstance(error, Exception) and (reason := _system_error(error)) is not None:
             raise _write_error(outputs, reason) from error
         raise
@@ -136,30 +184,30 @@ def staged(outputs: Outputs) -> Iterator[Path]:
 def _publish(outputs: Outputs) -> None:
     entries = sorted(p.name for p in outputs.new.iterdir() if p.name != DESCRIPTION)
     outputs.description.parent.mkdir(parents=True, exist_ok=True)
-    _flush(outputs.new)
+    for path in sorted(outputs.new.rglob("*")):
+        if path.is_file():
+            _flush(path)
     outputs.retiring.mkdir()
     for entry in outputs.published():
-        outputs.target(entry).rename(outputs.retiring / entry)
+        _move(outputs.target(entry), outputs.retiring / entry)
     outputs.retiring.rename(outputs.previous)
     for entry in [*entries, DESCRIPTION]:
-        (outputs.new / entry).rename(outputs.target(entry))
+        _move(outputs.new / entry, outputs.target(entry))
 
 
 def _remove_staging(outputs: Outputs) -> None:
     if outputs.previous.exists():
-        outputs.previous.rename(outputs.staging / "obsolete")
+        outputs.previous.rename(outputs.staging / OBSOLETE)
     shutil.rmtree(outputs.staging)
 
 
-def _flush(folder: Path) -> None:
-    """Bytes on disk before names point to them."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            handle = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+def _flush(path: Path) -> None:
+    """Bytes on disk before a name points to them."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _system_error(error: BaseException | None) -> OSError | None:

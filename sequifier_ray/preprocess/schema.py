@@ -1,4 +1,4 @@
-"""Column types of the input files, made one for all files, and the role of every column."""
+"""One kind for every column over all files, and the role that each column gets."""
 
 from __future__ import annotations
 
@@ -6,188 +6,193 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import polars as pl
-from polars.datatypes import DataTypeClass
-
 from sequifier_ray.errors import ConfigError, DataError, nearest
+from sequifier_ray.preprocess.kinds import BOOLEAN, EMPTY, INTEGER, KINDS, REAL, TEXT, TIME
+from sequifier_ray.preprocess.source import SourceFile
 
 if TYPE_CHECKING:
     from sequifier_ray.config.preprocess import PreprocessConfig
+    from sequifier_ray.data.metadata import DatasetDescription
 
-SEQUENCE_ID = "sequenceId"
-ITEM_POSITION = "itemPosition"
-CSV_SAMPLE_ROWS = 10_000
-
-Type = pl.DataType | DataTypeClass
-Schema = Mapping[str, Type]
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """One input file: its column types, and whether it holds rows at all."""
-
-    path: str
-    schema: Schema
-    has_rows: bool
+USABLE = (INTEGER, REAL, BOOLEAN, TEXT, EMPTY)
 
 
 @dataclass(frozen=True)
 class Roles:
-    """What is made of every column: `columns` in their order, each either categorical or real; the column
-    of a value_cutoff split, and whether its boundaries are timestamps."""
+    """What is made of every column: features in their order, each categorical or real; the columns that are no
+    features; the kind of each of them; and whether a value_cutoff split has timestamps as boundaries."""
 
     columns: tuple[str, ...]
     categorical: tuple[str, ...]
     real: tuple[str, ...]
-    split_column: str | None
+    sequence_id: str
+    item_position: str
+    split: str | None
+    mask: str | None
+    curriculum: str | None
+    kinds: dict[str, str]
     cuts_at_times: bool
 
-
-def describe_parquet(path: str) -> SourceFile:
-    """Types from the footer of a Parquet file."""
-    try:
-        scan = pl.scan_parquet(path, glob=False)
-        schema = scan.collect_schema()
-        n_rows = scan.select(pl.len()).collect().item()
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{path} cannot be read as Parquet: {first_line(error)}") from error
-    return SourceFile(path, {name: simple_type(dtype) for name, dtype in schema.items()}, n_rows > 0)
+    @property
+    def read(self) -> tuple[str, ...]:
+        """All columns that are read from the files."""
+        extra = [name for name in (self.split, self.mask, self.curriculum) if name is not None]
+        return tuple(dict.fromkeys([self.sequence_id, self.item_position, *self.columns, *extra]))
 
 
-def describe_csv(path: str, *, every_row: bool) -> SourceFile:
-    """Types from the first 10,000 rows of a CSV file, or from all of them; columns without a value
-    are of type Null.
-
-    Raises polars' ComputeError where types from the first rows do not fit those that follow.
-    """
-    try:
-        scan = pl.scan_csv(path, glob=False, infer_schema_length=None if every_row else CSV_SAMPLE_ROWS)
-        schema: dict[str, Type] = dict(scan.collect_schema())
-        sample = scan.head(CSV_SAMPLE_ROWS).collect()
-        blank = [name for name in sample.columns if sample[name].null_count() == sample.height]
-        if sample.height and blank:
-            if not every_row:
-                return describe_csv(path, every_row=True)
-            has_value = scan.select(pl.col(blank).is_not_null().any()).collect().row(0, named=True)
-            schema |= {name: pl.Null for name in blank if not has_value[name]}
-    except (pl.exceptions.PolarsError, OSError) as error:
-        if isinstance(error, pl.exceptions.ComputeError) and not every_row:
-            raise
-        raise DataError(f"{path} cannot be read as CSV: {first_line(error)}") from error
-    return SourceFile(path, schema, sample.height > 0)
-
-
-def simple_type(dtype: Type) -> Type:
-    """Integers as Int64, floats and decimals as Float64, dictionary types as String; others as they are."""
-    if dtype == pl.UInt64:
-        return pl.UInt64
-    if dtype.is_integer():
-        return pl.Int64
-    if dtype.is_float() or dtype.is_decimal():
-        return pl.Float64
-    if dtype in (pl.Categorical, pl.Enum):
-        return pl.String
-    return dtype
-
-
-def unify_schemas(files: Sequence[SourceFile], read_format: str) -> Schema:
-    """One schema for all files; files without rows only need the same column names.
-
-    Integers and floats become floats; in CSV, text and anything else becomes text. Raises DataError
-    naming the two files that differ.
-    """
+def common_columns(files: Sequence[SourceFile]) -> tuple[str, ...]:
+    """The columns of the first file, which all files must have. Raises DataError naming two that differ."""
     first = files[0]
-    unified: dict[str, Type] = dict.fromkeys(first.schema, pl.Null)
-    origin: dict[str, str] = {}
-    for file in files:
-        if set(file.schema) != set(unified):
-            missing = sorted(set(unified) - set(file.schema))
-            extra = sorted(set(file.schema) - set(unified))
+    for file in files[1:]:
+        if set(file.columns) != set(first.columns):
+            missing = sorted(set(first.columns) - set(file.columns))
+            extra = sorted(set(file.columns) - set(first.columns))
             parts = [f"lacks {missing}"] * bool(missing) + [f"has {extra} besides"] * bool(extra)
             raise DataError(
                 f"{file.path} and {first.path} have different columns: {file.path} {' and '.join(parts)}; "
-                "all files of the folder need the same columns"
+                "all files need the same columns"
             )
-        for name, dtype in file.schema.items() if file.has_rows else ():
-            joined = _join_types(unified[name], dtype, read_format)
-            if joined is None:
+    return first.columns
+
+
+def common_kinds(files: Sequence[SourceFile]) -> dict[str, str]:
+    """The kind of every column of Parquet files; files without rows have no say.
+
+    Integers and reals together are real. Raises DataError naming the two files that differ.
+    """
+    kinds = dict.fromkeys(files[0].columns, EMPTY)
+    origin: dict[str, str] = {}
+    for file in files:
+        for name, kind in file.kinds.items() if sum(file.group_rows) else ():
+            known = kinds[name]
+            if EMPTY in (known, kind):
+                kinds[name] = kind if known == EMPTY else known
+            elif {known, kind} == {INTEGER, REAL}:
+                kinds[name] = REAL
+            elif known != kind:
                 raise DataError(
-                    f'column "{name}" is {unified[name]} in {origin[name]} and {dtype} in {file.path}; '
-                    "all files of the folder need the same column types"
+                    f'column "{name}" is {known} in {origin[name]} and {kind} in {file.path}; '
+                    "all files need the same column types"
                 )
-            if dtype != pl.Null:
+            if kind != EMPTY:
                 origin.setdefault(name, file.path)
-            unified[name] = joined
-    return unified
+    return kinds
 
 
-def _join_types(left: Type, right: Type, read_format: str) -> Type | None:
-    if left in (right, pl.Null):
-        return right
-    if right == pl.Null:
-        return left
-    if left.is_numeric() and right.is_numeric():
-        return pl.Float64
-    return pl.String if read_format == "csv" else None
+def columns_to_read(config: PreprocessConfig, names: Sequence[str]) -> tuple[str, ...]:
+    """Key, feature and other columns that the configuration asks for, in the order of the files.
 
-
-def choose_roles(config: PreprocessConfig, schema: Schema) -> Roles:
-    """Which columns are processed and how: by `categorical_columns` and `real_columns`, else strings,
-    booleans and integers are categorical and floats real."""
-    for name in (SEQUENCE_ID, ITEM_POSITION):
-        if name not in schema:
+    Raises DataError without key columns, ConfigError for names that are no columns.
+    """
+    keys = (config.sequence_id_column, config.item_position_column)
+    for field, name in zip(("sequence_id_column", "item_position_column"), keys, strict=True):
+        if name not in names:
             raise DataError(
-                f'the input has no column "{name}"{nearest(name, schema)}; its columns are {list(schema)}. '
-                "Every row needs the integers sequenceId and itemPosition"
+                f'the input has no column "{name}"{nearest(name, names)}; its columns are {list(names)}. '
+                f"Every row needs its sequence and its position; {field} says where they are"
             )
-    split_column = config.split_column if config.split_method == "value_cutoff" else None
-    features = [name for name in schema if name not in (SEQUENCE_ID, ITEM_POSITION)]
-    if config.selected_columns is None:
-        columns = [name for name in features if name != split_column or not _is_time(schema[name])]
-    else:
-        columns = [n for n in config.selected_columns if n not in (SEQUENCE_ID, ITEM_POSITION)]
-    named = {
-        "selected_columns": columns,
+    features = [name for name in names if name not in keys]
+    others = (config.split_column, config.mask_column, config.curriculum_column)
+    fields: dict[str, Sequence[str]] = {
+        "selected_columns": config.feature_names(),
         "categorical_columns": config.categorical_columns or (),
         "real_columns": config.real_columns or (),
-        "column_data_types": config.column_data_types or (),
-        "split_column": [split_column] if split_column else (),
+        "column_data_types": tuple(config.column_data_types or ()),
+        "cardinality_config": tuple(config.cardinality_config),
+        "use_precomputed_maps": config.use_precomputed_maps or (),
+        "split_column": [config.split_column] if config.split_column else (),
+        "mask_column": [config.mask_column] if config.mask_column else (),
+        "curriculum_column": [config.curriculum_column] if config.curriculum_column else (),
     }
-    for field, names in named.items():
-        for name in names:
-            if name not in schema:
+    for field, wanted in fields.items():
+        for name in wanted:
+            if name not in names:
                 raise ConfigError(
                     f'{field}: "{name}" is not a column of the input{nearest(name, features)}; '
                     f"its columns are {features}"
                 )
-    if not columns:
-        raise ConfigError("no columns to process: the input holds only sequenceId and itemPosition")
-    categorical = tuple(name for name in columns if _is_categorical(config, schema, name))
-    real = tuple(name for name in columns if name not in categorical)
+    if config.selected_columns is None:
+        return tuple(names)
+    selected = {*keys, *config.feature_names(), *others}
+    return tuple(name for name in names if name in selected)
+
+
+def choose_roles(
+    config: PreprocessConfig,
+    names: Sequence[str],
+    kinds: Mapping[str, str],
+    reused: DatasetDescription | None,
+) -> Roles:
+    """Which columns are features and of what role: by `categorical_columns`, `real_columns` and
+    `column_data_types`, else as in an earlier run that is reused, else text, booleans and integers are
+    categorical and other numbers real.
+
+    Raises ConfigError or DataError for columns that cannot be what they are to be.
+    """
+    keys = (config.sequence_id_column, config.item_position_column)
+    others = (config.mask_column, config.curriculum_column)
     cuts_at_times = not all(isinstance(value, int) for value in config.split_values or ())
-    return Roles(tuple(columns), categorical, real, split_column, cuts_at_times)
+    if config.selected_columns is not None:
+        columns = config.feature_names()
+    else:
+        features = [name for name in names if name not in (*keys, *others)]
+        columns = [n for n in features if n != config.split_column or not (cuts_at_times or kinds[n] == TIME)]
+    if not columns:
+        raise ConfigError(f"no columns to process: the input holds only {' and '.join(keys)}")
+    lacking = [name for name in columns if name not in (config.column_data_types or columns)]
+    if lacking:
+        raise ConfigError(f"column_data_types: lacks {lacking}; if set, it names every processed column")
+    categorical = tuple(name for name in columns if _is_categorical(config, kinds[name], name, reused))
+    real = tuple(name for name in columns if name not in categorical)
+    _check_named(config, categorical, real)
+    read = {*keys, *columns, *(n for n in (*others, config.split_column) if n is not None)}
+    return Roles(
+        columns=tuple(columns),
+        categorical=categorical,
+        real=real,
+        sequence_id=config.sequence_id_column,
+        item_position=config.item_position_column,
+        split=config.split_column,
+        mask=config.mask_column,
+        curriculum=config.curriculum_column,
+        kinds={name: kind for name, kind in kinds.items() if name in read},
+        cuts_at_times=cuts_at_times,
+    )
 
 
-def _is_time(dtype: Type) -> bool:
-    return dtype.is_temporal() or dtype == pl.String
-
-
-def _is_categorical(config: PreprocessConfig, schema: Schema, name: str) -> bool:
-    dtype = schema[name]
-    if dtype == pl.Null:
+def _is_categorical(
+    config: PreprocessConfig, kind: str, name: str, reused: DatasetDescription | None
+) -> bool:
+    if kind == EMPTY:
         raise DataError(f'column "{name}" is all null; take it out of selected_columns or give it values')
-    if dtype != pl.Boolean and dtype != pl.String and not dtype.is_numeric():
+    if kind not in USABLE:
+        shown = kind if kind not in KINDS else f"a {kind}"
         raise DataError(
-            f'column "{name}" is of type {dtype}, which can be neither categorical nor real; '
+            f'column "{name}" is of type {shown}, which can be neither categorical nor real; '
             "cast it, or leave it out of selected_columns"
         )
     if name in (config.categorical_columns or ()):
         return True
     if name in (config.real_columns or ()):
         return False
-    return not dtype.is_float()
+    if config.column_data_types is not None:
+        return not config.column_data_types[name].startswith("Float")
+    if reused is not None and name in reused.columns:
+        return name in reused.id_maps
+    return kind != REAL
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of a library's message, for an error of one line."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _check_named(config: PreprocessConfig, categorical: Sequence[str], real: Sequence[str]) -> None:
+    for field in ("cardinality_config", "use_precomputed_maps"):
+        for name in getattr(config, field) or ():
+            if name in real:
+                raise ConfigError(f'{field}: "{name}" is a real column, and only categories have ids')
+            if name not in categorical:
+                raise ConfigError(f'{field}: "{name}" is not processed; add it to selected_columns')
+
+
+def role_lines(roles: Roles) -> list[str]:
+    """One line a role: the columns, categories with the kind of their values."""
+    categories = [f"{name} ({roles.kinds[name]})" for name in roles.categorical]
+    lines = [f"categorical: {', '.join(categories)}"] * bool(categories)
+    return lines + [f"real: {', '.join(roles.real)}"] * bool(roles.real)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from sequifier_ray.errors import DataError
-from sequifier_ray.preprocess.columns import EventTable, Int64
+from sequifier_ray.preprocess.columns import SPLIT, EventTable, Int64
+from sequifier_ray.preprocess.flaws import Flaw, quoted
 
 if TYPE_CHECKING:
     from sequifier_ray.config.preprocess import PreprocessConfig
@@ -42,10 +44,10 @@ class Segments:
         return np.repeat(self.start_rows - starts_in_split, self.lengths) + np.arange(self.n_events)
 
 
-def sequence_lengths(sequence_ids: Int64) -> tuple[Int64, Int64]:
+def sequence_lengths(sequence_keys: Int64) -> tuple[Int64, Int64]:
     """First row and number of rows of every sequence of a sorted id column, both `[n_sequences]`."""
-    first_rows = np.flatnonzero(np.append(True, sequence_ids[1:] != sequence_ids[:-1]))
-    return first_rows, np.diff(first_rows, append=len(sequence_ids))
+    first_rows = np.flatnonzero(np.append(True, sequence_keys[1:] != sequence_keys[:-1]))
+    return first_rows, np.diff(first_rows, append=len(sequence_keys))
 
 
 def within_sequence_bounds(lengths: Int64, ratios: Sequence[float]) -> Int64:
@@ -55,12 +57,12 @@ def within_sequence_bounds(lengths: Int64, ratios: Sequence[float]) -> Int64:
     return np.minimum(bounds, lengths[:, None])
 
 
-def between_sequence_split(sequence_ids: Int64, ratios: Sequence[float], seed: int) -> Int64:
+def between_sequence_split(sequence_ids: Sequence[int | str], ratios: Sequence[float], seed: int) -> Int64:
     """Split of every sequence: the first 8 bytes of sha256("<seed>:<sequenceId>") over 2^64, looked up in
     cumsum(ratios)."""
     prefix = hashlib.sha256(f"{seed}:".encode())
     digests = bytearray()
-    for sequence_id in sequence_ids.tolist():
+    for sequence_id in sequence_ids:
         digest = prefix.copy()
         digest.update(str(sequence_id).encode())
         digests += digest.digest()[:8]
@@ -81,38 +83,43 @@ def boundary_value(value: int | datetime | date | str) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
 
 
-def value_cutoff_bounds(table: EventTable, first_rows: Int64, boundaries: Int64, column: str) -> Int64:
+def value_cutoff_bounds(values: Int64, first_rows: Int64, boundaries: Int64) -> Int64:
     """Upper bounds of every split in every sequence, `[n_sequences, n_splits]`; a value equal to a
-    boundary lies in the later split. Raises DataError where the column decreases within a sequence."""
-    values = table.split_values
-    assert values is not None
-    ids = table.sequence_ids
-    falls = np.flatnonzero((ids[1:] == ids[:-1]) & (values[1:] < values[:-1]))
-    if len(falls):
-        row = falls[0] + 1
-        raise DataError(
-            f'split_column "{column}" decreases {len(falls):,} time{"s" * (len(falls) > 1)} within a '
-            f"sequence, first in sequenceId {ids[row]} at itemPosition {table.item_positions[row]}; "
-            "value_cutoff needs a column that never decreases within a sequence"
-        )
+    boundary lies in the later split. `values` never decrease within a sequence."""
     counts = [np.add.reduceat((values < b).astype(np.int64), first_rows) for b in boundaries]
-    lengths = np.diff(first_rows, append=len(ids))
+    lengths = np.diff(first_rows, append=len(values))
     return np.stack([*counts, lengths], axis=1)
 
 
-def cut_splits(table: EventTable, config: PreprocessConfig) -> tuple[Segments, ...]:
-    """The segments of every split; segments without events do not exist. Raises DataError when a split
-    has none at all."""
-    first_rows, lengths = sequence_lengths(table.sequence_ids)
+def decreasing_flaws(
+    table: EventTable, column: str, name_of: Callable[[int], object], partition: int
+) -> list[Flaw]:
+    """Where the split column of a sorted table decreases within a sequence."""
+    keys, values = table.sequence_keys, table.extra[SPLIT]
+    falls = np.flatnonzero((keys[1:] == keys[:-1]) & (values[1:] < values[:-1]))
+    if not len(falls):
+        return []
+    row = int(falls[0]) + 1
+    first = f"in sequenceId {name_of(int(keys[row]))} at itemPosition {table.item_positions[row]}"
+    subject = f"split_column {quoted(column)} decreases {{n}} time{{s}} within a sequence"
+    remedy = "value_cutoff needs a column that never decreases within a sequence"
+    return [Flaw(subject, len(falls), (partition, row), first, remedy)]
+
+
+def cut_splits(table: EventTable, config: PreprocessConfig, ids: pl.Series) -> tuple[Segments, ...]:
+    """The segments of every split of a sorted table; segments without events do not exist.
+
+    `ids` are the ids of its sequences, in order.
+    """
+    first_rows, lengths = sequence_lengths(table.sequence_keys)
     if config.split_method == "value_cutoff":
-        assert config.split_column is not None
         assert config.split_values is not None
         boundaries = np.array([boundary_value(value) for value in config.split_values], np.int64)
-        upper = value_cutoff_bounds(table, first_rows, boundaries, config.split_column)
+        upper = value_cutoff_bounds(table.extra[SPLIT], first_rows, boundaries)
     elif config.split_method == "within_sequence":
         upper = within_sequence_bounds(lengths, _ratios(config))
     else:
-        split = between_sequence_split(table.sequence_ids[first_rows], _ratios(config), config.seed)
+        split = between_sequence_split(ids.to_list(), _ratios(config), config.seed)
         is_past = split[:, None] <= np.arange(len(_ratios(config)))[None, :]
         upper = np.where(is_past, lengths[:, None], 0)
     lower = np.concatenate([np.zeros((len(upper), 1), np.int64), upper[:, :-1]], axis=1)
@@ -121,13 +128,20 @@ def cut_splits(table: EventTable, config: PreprocessConfig) -> tuple[Segments, .
         has_events = upper[:, i] > lower[:, i]
         starts = first_rows[has_events] + lower[has_events, i]
         splits.append(Segments(starts, (upper - lower)[has_events, i]))
-        if not has_events.any():
+    return tuple(splits)
+
+
+def refuse_empty_splits(
+    events: Sequence[int], config: PreprocessConfig, n_sequences: int, longest: int
+) -> None:
+    """Raise DataError where a split of `events` events has none."""
+    for i, count in enumerate(events):
+        if not count:
             raise DataError(
-                f"split {i} of {upper.shape[1]} has no events: the {config.split_method} split of "
-                f"{len(lengths):,} sequences (longest: {lengths.max():,} events) leaves nothing for it; "
+                f"split {i} of {len(events)} has no events: the {config.split_method} split of "
+                f"{n_sequences:,} sequences (longest: {longest:,} events) leaves nothing for it; "
                 f"change {'split_values' if config.split_values else 'split_ratios'}, or give more data"
             )
-    return tuple(splits)
 
 
 def _ratios(config: PreprocessConfig) -> Sequence[float]:

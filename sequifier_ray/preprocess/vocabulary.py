@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,12 +11,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from sequifier_ray.data.metadata import SPECIAL_TOKEN_IDS
+from sequifier_ray.config.tables import Cardinality
+from sequifier_ray.data.metadata import SPECIAL_TOKEN_IDS, HashedRest
 from sequifier_ray.errors import DataError
-from sequifier_ray.preprocess.columns import CodedColumn, Float64, Int64
+from sequifier_ray.preprocess.columns import Float64, Int64
 
 UNKNOWN_ID = SPECIAL_TOKEN_IDS["[unknown]"]
 OTHER_ID = SPECIAL_TOKEN_IDS["[other]"]
+MASK_ID = SPECIAL_TOKEN_IDS["[mask]"]
 FIRST_ID = len(SPECIAL_TOKEN_IDS)
 IdMap = dict[str, int]
 # (x - mean) / (std + this), as Sequifier has it
@@ -39,7 +42,8 @@ class Moments:
             return Moments(0, 0.0, 0.0)
         mean = float(values.mean())
         deviations = values - mean
-        return Moments(len(values), mean, float(deviations @ deviations))
+        # A sum and no dot product: the latter's rounding depends on the number of threads.
+        return Moments(len(values), mean, float(np.square(deviations).sum()))
 
     def merge(self, other: Moments) -> Moments:
         """The moments of both parts together."""
@@ -58,12 +62,13 @@ class Moments:
 
 
 def fit_moments(column: Float64, rows: Int64) -> Moments:
-    """The moments of some rows of a column, a block of rows at a time."""
+    """The moments of some rows of a column without those that are NaN, a block of rows at a time."""
     moments = Moments(0, 0.0, 0.0)
     # An overflow becomes an infinite deviation here and an error that names the column when it is encoded.
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(rows), BLOCK_ROWS):
-            moments = moments.merge(Moments.of(column[rows[start : start + BLOCK_ROWS]]))
+            values = column[rows[start : start + BLOCK_ROWS]]
+            moments = moments.merge(Moments.of(values[~np.isnan(values)]))
     return moments
 
 
@@ -74,11 +79,24 @@ def normalize(values: Float64, mean: float, std: float) -> Float64:
     return (values - mean) / (std + STD_OFFSET)
 
 
-def values_in(column: CodedColumn, rows: Int64) -> pl.Series:
-    """The distinct values of a column in some rows, sorted."""
-    codes = column.codes[rows]
-    occurs = np.bincount(codes[codes >= 0], minlength=len(column.values)) > 0
-    return column.values.filter(pl.Series(occurs))
+def listed_values(values: pl.Series, counts: Int64, limit: Cardinality | None) -> pl.Series:
+    """Those of the distinct `values`, which occur `counts` times, that have an id of their own; sorted as they
+    were."""
+    keep = counts > 0
+    if limit is not None and limit.min_freq is not None:
+        keep &= counts >= limit.min_freq
+    if limit is not None and limit.top_k is not None:
+        # Stable: among equally frequent values the smaller one comes first.
+        is_top = np.zeros(len(counts), bool)
+        is_top[np.argsort(-counts, kind="stable")[: limit.top_k]] = True
+        keep &= is_top
+    return values.filter(pl.Series(keep, dtype=pl.Boolean))
+
+
+def bucket_of(value: str | int, hashing: HashedRest) -> int:
+    """The id of a value that is not listed: the first 8 bytes of sha256("<seed>:<value>") modulo the buckets."""
+    digest = hashlib.sha256(f"{hashing.seed}:{value}".encode()).digest()
+    return hashing.first_id + int.from_bytes(digest[:8], "big") % hashing.num_buckets
 
 
 def build_id_map(values: Iterable[str | int]) -> IdMap:
@@ -110,13 +128,17 @@ def n_classes(id_map: Mapping[str, int]) -> int:
     return max([*id_map.values(), FIRST_ID - 1]) + 1
 
 
-def ids_of_values(values: pl.Series, id_map: Mapping[str, int]) -> Int64:
+def ids_of_values(values: pl.Series, id_map: Mapping[str, int], hashing: HashedRest | None = None) -> Int64:
     """Id of each of the distinct values, and one place more, [unknown], that the null code -1 finds.
 
-    Values that the map does not list are [other]; names of special tokens are those tokens.
+    Values that the map does not list are [other], or in a bucket; names of special tokens are those tokens.
     """
     known = SPECIAL_TOKEN_IDS | dict(id_map) if values.dtype == pl.String else id_map
-    ids = [known.get(str(value), OTHER_ID) for value in values.to_list()]
+    if hashing is None:
+        ids = [known.get(str(value), OTHER_ID) for value in values.to_list()]
+    else:
+        found = ((value, known.get(str(value))) for value in values.to_list())
+        ids = [bucket_of(value, hashing) if known_id is None else known_id for value, known_id in found]
     return np.array([*ids, UNKNOWN_ID], np.int64)
 
 

@@ -1,22 +1,28 @@
-"""The passes' results as files: shards or one merged file per split, metadata, description."""
+"""Shards of all partitions → the splits' folders or merged files, with their metadata and the description."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 
-from sequifier_ray.data.metadata import DatasetDescription, SplitMetadata, write_description, write_split
-from sequifier_ray.data.shards import write_shard
-from sequifier_ray.preprocess.columns import EventTable, Int64
-from sequifier_ray.preprocess.encode import Encoder, plan_shards
-from sequifier_ray.preprocess.fit import dataset_name
+from sequifier_ray.data.metadata import (
+    DatasetDescription,
+    ShardEntry,
+    SplitMetadata,
+    write_description,
+    write_split,
+)
+from sequifier_ray.preprocess.encode import Encoded
+from sequifier_ray.preprocess.files import dataset_name
+from sequifier_ray.preprocess.measure import PartitionFit
 from sequifier_ray.preprocess.publish import DESCRIPTION, Outputs
-from sequifier_ray.preprocess.splits import Segments
 
 if TYPE_CHECKING:
     from sequifier_ray.config.preprocess import PreprocessConfig
@@ -24,12 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """What one split holds: `windows` at the stored width and stride, `bytes` of its shards."""
+    """What one split holds: `windows` at the stored width and stride, the share of their places that no event
+    fills, `bytes` of its shards."""
 
     path: str
     segments: int
     events: int
     windows: int
+    padding_share: float
     shards: int
     bytes: int
 
@@ -41,61 +49,77 @@ def outputs_of(config: PreprocessConfig) -> Outputs:
     return Outputs(name, Path(config.resolve("data")), Path(description))
 
 
-def write_results(
-    folder: Path,
-    table: EventTable,
-    splits: tuple[Segments, ...],
-    description: DatasetDescription,
-    report: Callable[[str], None],
-) -> tuple[SplitSummary, ...]:
-    """Write all splits and the description into a folder that is published later."""
-    encoder = Encoder.build(table, description)
-    summaries = []
-    for i, segments in enumerate(splits):
-        path = description.split_paths[i]
+def number_shards(fits: Sequence[PartitionFit]) -> tuple[tuple[int, ...], ...]:
+    """The number of each partition's shard in each split, `[n_splits][n_partitions]`; -1 where it has none."""
+    numbers = []
+    for split in range(len(fits[0].splits)):
+        has_shard = [fit.splits[split].segments > 0 for fit in fits]
+        numbers.append(tuple(sum(has_shard[:p]) if has else -1 for p, has in enumerate(has_shard)))
+    return tuple(numbers)
+
+
+def finish(
+    new: Path, work: Path, description: DatasetDescription, encoded: Sequence[Encoded]
+) -> list[SplitMetadata]:
+    """Write the metadata of every split, merged files where they are wanted, and the description, into `new`;
+    the shards are there already, or for merging in `work`."""
+    splits = []
+    for split, path in enumerate(description.split_paths):
         name = path.rsplit("/", 1)[-1]
+        entries = [shard for part in encoded if (shard := part.shards[split]) is not None]
         if description.merge_output:
-            metadata = _write_merged(folder, name, encoder, segments, i)
-        else:
-            metadata = _write_sharded(folder / name, encoder, segments, i)
-        summary = SplitSummary(
-            path=path,
-            segments=len(segments.lengths),
-            events=segments.n_events,
-            windows=count_windows(segments.lengths, description.window_length, description.window_stride),
-            shards=len(metadata.shards),
-            bytes=sum(shard.bytes for shard in metadata.shards),
+            parts = [
+                work / name.removesuffix(f".{description.write_format}") / entry.name for entry in entries
+            ]
+            entries = [_merge(parts, new / name, description.write_format, entries)]
+        metadata = SplitMetadata(description, split, tuple(entries))
+        write_split(str(new / name), metadata)
+        splits.append(metadata)
+    write_description(str(new / DESCRIPTION), description)
+    return splits
+
+
+def _merge(parts: Sequence[Path], path: Path, write_format: str, entries: Sequence[ShardEntry]) -> ShardEntry:
+    """One file of all parts, one after the other."""
+    schema = pyarrow.parquet.read_schema(parts[0])
+    with open(path, "wb") as file, _writer(file, schema, write_format) as writer:
+        for part in parts:
+            writer.write_table(pyarrow.parquet.read_table(part))
+    lengths: Counter[int] = Counter()
+    for entry in entries:
+        lengths.update(dict(entry.segment_lengths))
+    return ShardEntry(
+        name=path.name,
+        bytes=path.stat().st_size,
+        events=sum(entry.events for entry in entries),
+        segments=sum(entry.segments for entry in entries),
+        segment_lengths=tuple(sorted(lengths.items())),
+    )
+
+
+def _writer(file: Any, schema: pa.Schema, write_format: str) -> Any:
+    if write_format == "csv":
+        return pyarrow.csv.CSVWriter(file, schema)
+    return pyarrow.parquet.ParquetWriter(file, schema, compression="zstd")
+
+
+def summarize(
+    description: DatasetDescription, fits: Sequence[PartitionFit], splits: Sequence[SplitMetadata]
+) -> tuple[SplitSummary, ...]:
+    """What each split holds."""
+    summaries = []
+    for i, metadata in enumerate(splits):
+        parts = [fit.splits[i] for fit in fits]
+        windows = sum(part.windows for part in parts)
+        summaries.append(
+            SplitSummary(
+                path=description.split_paths[i],
+                segments=sum(part.segments for part in parts),
+                events=sum(part.events for part in parts),
+                windows=windows,
+                padding_share=sum(part.padding for part in parts) / (windows * description.window_length),
+                shards=len(metadata.shards),
+                bytes=sum(shard.bytes for shard in metadata.shards),
+            )
         )
-        report(
-            f"{path}: {summary.segments:,} segments, {summary.events:,} events, {summary.windows:,} windows, "
-            f"{summary.shards} file{'s' * (summary.shards > 1)}, {summary.bytes / 1e6:.1f} MB"
-        )
-        summaries.append(summary)
-    write_description(str(folder / DESCRIPTION), description)
     return tuple(summaries)
-
-
-def count_windows(lengths: Int64, window_length: int, window_stride: int) -> int:
-    """Stored windows of segments: ceil((L - W) / S) + 1, or one where L < W."""
-    return int((-(-np.maximum(lengths - window_length, 0) // window_stride) + 1).sum())
-
-
-def _write_sharded(folder: Path, encoder: Encoder, segments: Segments, split: int) -> SplitMetadata:
-    folder.mkdir()
-    extension = encoder.description.write_format
-    cuts = plan_shards(segments.lengths, encoder.bytes_per_event).tolist()
-    shards = []
-    for k, (start, stop) in enumerate(pairwise(cuts)):
-        path = folder / f"{folder.name}-{k:05d}.{extension}"
-        shards.append(write_shard(str(path), encoder.encode(segments.slice(start, stop)), extension))
-    metadata = SplitMetadata(encoder.description, split, tuple(shards))
-    write_split(str(folder), metadata)
-    return metadata
-
-
-def _write_merged(folder: Path, name: str, encoder: Encoder, segments: Segments, split: int) -> SplitMetadata:
-    path = str(folder / name)
-    entry = write_shard(path, encoder.encode(segments), encoder.description.write_format)
-    metadata = SplitMetadata(encoder.description, split, (entry,))
-    write_split(path, metadata)
-    return metadata

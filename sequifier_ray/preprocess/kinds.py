@@ -1,0 +1,124 @@
+"""What kind of values a column holds: from its Parquet type, or from all the texts of a CSV column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import polars as pl
+from polars.datatypes import DataTypeClass
+
+from sequifier_ray.preprocess.dialect import NUMBER_NULLS
+
+INTEGER, REAL, BOOLEAN, TEXT, TIME, EMPTY = "integer", "real", "boolean", "text", "timestamp", "empty"
+KINDS = (INTEGER, REAL, BOOLEAN, TEXT, TIME, EMPTY)
+# "007" is a code: as a number it would lose what tells it from "7"
+CODE_PATTERN = r"^[+-]?0\d+$"
+TRUE_AND_FALSE = ("true", "false")
+
+
+def kind_of_type(dtype: pl.DataType | DataTypeClass) -> str:
+    """The kind of a typed column; the type's own name where it is none that can be used."""
+    if dtype.is_integer():
+        return INTEGER
+    if dtype.is_float() or dtype.is_decimal():
+        return REAL
+    if dtype in (pl.String, pl.Categorical, pl.Enum, pl.Binary):
+        return TEXT
+    if dtype in (pl.Date, pl.Datetime):
+        return TIME
+    if dtype == pl.Null:
+        return EMPTY
+    return BOOLEAN if dtype == pl.Boolean else str(dtype)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the texts of a column look like; that of two parts is merged into that of both.
+
+    `values` counts texts that are not missing by any rule, `nulls` those that mean a missing number (`NA`).
+    `first_text` is the place (file, row from 1) and text of the first value that is no number.
+    """
+
+    values: int = 0
+    numbers: int = 0
+    integers: int = 0
+    codes: int = 0
+    booleans: int = 0
+    nulls: int = 0
+    first_text: tuple[int, int, str] | None = None
+
+    def merge(self, other: Evidence) -> Evidence:
+        """The evidence of both parts."""
+        firsts = [e.first_text for e in (self, other) if e.first_text is not None]
+        return Evidence(
+            self.values + other.values,
+            self.numbers + other.numbers,
+            self.integers + other.integers,
+            self.codes + other.codes,
+            self.booleans + other.booleans,
+            self.nulls + other.nulls,
+            min(firsts) if firsts else None,
+        )
+
+    @property
+    def kind(self) -> str:
+        """The narrowest kind that all values have."""
+        if not self.values:
+            return TEXT if self.nulls else EMPTY
+        if self.numbers == self.values and not self.codes:
+            return INTEGER if self.integers == self.values else REAL
+        return BOOLEAN if self.booleans == self.values else TEXT
+
+    @property
+    def is_doubtful(self) -> bool:
+        """A text column that is mostly numbers."""
+        return self.kind == TEXT and not self.codes and self.numbers * 2 > self.values
+
+
+def evidence_of(column: pl.Series, decimal: str, file: int, first_row: int) -> Evidence:
+    """Look at a block of texts; `first_row` is the number of its first row, from 1."""
+    present = column.drop_nulls()
+    numbers = as_integers(column)
+    if numbers.null_count() == column.null_count():
+        codes = _count_codes(present)
+        n = len(present)
+        return Evidence(values=n, numbers=n, integers=n, codes=codes)
+    is_null = column.is_in(NUMBER_NULLS).fill_null(value=True)
+    values = column.filter(~is_null)
+    floats = as_numbers(values, decimal)
+    evidence = Evidence(
+        values=len(values),
+        numbers=len(floats) - floats.null_count(),
+        integers=len(values) - as_integers(values).null_count(),
+        codes=_count_codes(values),
+        booleans=int(values.str.to_lowercase().is_in(TRUE_AND_FALSE).sum()),
+        nulls=len(present) - len(values),
+    )
+    if evidence.numbers == evidence.values:
+        return evidence
+    row = int((~is_null).arg_true()[int(floats.is_null().arg_max() or 0)])
+    return replace(evidence, first_text=(file, first_row + row, column[row]))
+
+
+def _count_codes(values: pl.Series) -> int:
+    return int(values.str.contains(CODE_PATTERN).sum())
+
+
+def as_integers(column: pl.Series) -> pl.Series:
+    """Texts as 64-bit integers, null where they are none; blanks around them do not matter."""
+    return _cast(column, pl.Int64)
+
+
+def as_numbers(column: pl.Series, decimal: str) -> pl.Series:
+    """Texts as float64, null where they are none; blanks around them do not matter."""
+    if decimal != ".":
+        column = column.str.replace(decimal, ".", literal=True)
+    return _cast(column, pl.Float64)
+
+
+def _cast(column: pl.Series, dtype: type[pl.DataType]) -> pl.Series:
+    cast = column.cast(dtype, strict=False)
+    if cast.null_count() > column.null_count():
+        again = column.str.strip_chars().cast(dtype, strict=False)
+        cast = cast.fill_null(again)
+    return cast

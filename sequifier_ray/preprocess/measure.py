@@ -1,0 +1,126 @@
+"""What one partition says about the whole: counts, moments, values of its events, and what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sequifier_ray import storage
+from sequifier_ray.preprocess.columns import EventTable, Int32, Int64
+from sequifier_ray.preprocess.flaws import Flaw
+from sequifier_ray.preprocess.job import Job
+from sequifier_ray.preprocess.ordering import position_flaws
+from sequifier_ray.preprocess.splits import Segments, cut_splits, decreasing_flaws
+from sequifier_ray.preprocess.vocabulary import Moments, fit_moments
+
+
+@dataclass(frozen=True)
+class SplitPart:
+    """A partition's share of one split: `windows` at the stored width and stride, `padding` the places in them
+    that no event fills."""
+
+    segments: int
+    events: int
+    windows: int
+    padding: int
+
+
+@dataclass(frozen=True)
+class PartitionFit:
+    """Of all rows: their number and the missing values of each real column. Of the rows that are fitted on:
+    moments of real columns, and how often each value of a category occurs (codes and counts)."""
+
+    rows: int
+    splits: tuple[SplitPart, ...]
+    missing: dict[str, int]
+    moments: dict[str, Moments]
+    counts: dict[str, tuple[list[int], list[int]]]
+    flaws: list[Flaw]
+
+    def save(self, path: Path) -> None:
+        """Write to a file that is seen whole or not at all."""
+        storage.write_atomic(str(path), json.dumps(asdict(self)))
+
+    @staticmethod
+    def load(path: Path) -> PartitionFit:
+        """Read what `save` wrote."""
+        values = json.loads(path.read_text())
+        return PartitionFit(
+            values["rows"],
+            tuple(SplitPart(**part) for part in values["splits"]),
+            values["missing"],
+            {name: Moments(**moments) for name, moments in values["moments"].items()},
+            {name: (codes, counts) for name, (codes, counts) in values["counts"].items()},
+            [Flaw(**{**flaw, "place": tuple(flaw["place"])}) for flaw in values["flaws"]],
+        )
+
+
+def fit_partition(job: Job, partition: int) -> PartitionFit:
+    """Measure one partition; what an interrupted run has measured is taken as it is."""
+    path = job.work / f"fit-{partition:05d}.json"
+    if path.exists():
+        return PartitionFit.load(path)
+    fit = measure(job, job.read(partition), partition)
+    fit.save(path)
+    return fit
+
+
+def measure(job: Job, table: EventTable, partition: int) -> PartitionFit:
+    """Measure the sorted rows of one partition."""
+    config = job.config
+    flaws = position_flaws(
+        table, consecutive=config.item_position == "consecutive", name_of=job.name_of, partition=partition
+    )
+    if config.split_method == "value_cutoff":
+        assert config.split_column is not None
+        flaws += decreasing_flaws(table, config.split_column, job.name_of, partition)
+    splits = cut_splits(table, config, job.ids(partition))
+    n_rows = len(table.sequence_keys)
+    rows = np.arange(n_rows) if config.normalize_on_all_data else splits[0].rows()
+    stride = config.window_stride or config.window_length
+    return PartitionFit(
+        rows=n_rows,
+        splits=tuple(_part(segments, config.window_length, stride) for segments in splits),
+        missing={name: int(np.isnan(column).sum()) for name, column in table.real.items()},
+        moments={name: fit_moments(column, rows) for name, column in table.real.items()},
+        counts={name: _count(codes[rows]) for name, codes in table.codes.items()},
+        flaws=flaws,
+    )
+
+
+def _part(segments: Segments, window_length: int, window_stride: int) -> SplitPart:
+    short = np.maximum(window_length - segments.lengths, 0)
+    windows = count_windows(segments.lengths, window_length, window_stride)
+    return SplitPart(len(segments.lengths), segments.n_events, windows, int(short.sum()))
+
+
+def _count(codes: Int32) -> tuple[list[int], list[int]]:
+    counts = np.bincount(codes[codes >= 0])
+    occurring = np.flatnonzero(counts)
+    return occurring.tolist(), counts[occurring].tolist()
+
+
+def count_windows(lengths: Int64, window_length: int, window_stride: int) -> int:
+    """Stored windows of segments: ceil((L - W) / S) + 1, or one where L < W."""
+    return int((-(-np.maximum(lengths - window_length, 0) // window_stride) + 1).sum())
+
+
+def merge_moments(fits: Sequence[PartitionFit], name: str) -> Moments:
+    """The moments of a real column over all partitions, merged in their order."""
+    moments = Moments(0, 0.0, 0.0)
+    for fit in fits:
+        moments = moments.merge(fit.moments[name])
+    return moments
+
+
+def merge_counts(fits: Sequence[PartitionFit], name: str, n_values: int) -> Int64:
+    """How often each of the `n_values` values of a category occurs over all partitions."""
+    totals = np.zeros(n_values, np.int64)
+    for fit in fits:
+        codes, counts = fit.counts[name]
+        totals[np.array(codes, np.int64)] += np.array(counts, np.int64)
+    return totals
