@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,12 @@ class EventTable:
             {name: change(column) for name, column in self.real.items()},
             {name: change(column) for name, column in self.extra.items()},
         )
+
+
+def read_frame(path: Path) -> pl.DataFrame:
+    """A frame that `write_ipc` wrote; through a file object, for polars takes a name with [ for a pattern."""
+    with path.open("rb") as file:
+        return pl.read_ipc(file)
 
 
 def code_column(column: pl.Series) -> CodedColumn:

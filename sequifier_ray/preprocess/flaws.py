@@ -50,6 +50,8 @@ def flaw_at(block: Block, mask: pl.Series, subject: str, remedy: str, value: obj
     row = int(mask.arg_max() or 0)
     shown = f"{value!r} " if value is not None else ""
     place = f"{shown}in row {block.first_row + row:,} of {block.path}"
+    if block.keys:
+        place += f" ({', '.join(f'{key} {block.frame[key][row]}' for key in block.keys)})"
     count = int(mask.sum())
     return Flaw(subject, count, (block.file, block.first_row + row), place, remedy)
 

@@ -18,6 +18,7 @@ from sequifier_ray.preprocess.columns import (
     EventTable,
     Int64,
     places_in,
+    read_frame,
     union_of_values,
 )
 from sequifier_ray.preprocess.values import CodedTable
@@ -81,7 +82,7 @@ def merge_values(pieces: Sequence[Path], layout: PieceLayout) -> dict[str, pl.Se
     """The sorted distinct values of every categorical column; each piece learns where its own stand."""
     merged = {}
     for i, name in enumerate(layout.categorical):
-        parts = [pl.read_ipc(_values_path(piece, i))["value"] for piece in pieces]
+        parts = [read_frame(_values_path(piece, i))["value"] for piece in pieces]
         merged[name] = union_of_values(parts)
         for piece, values in zip(pieces, parts, strict=True):
             np.save(_places_path(piece, i), places_in(values, merged[name]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sequifier_ray.errors import ConfigError, DataError, nearest
-from sequifier_ray.preprocess.kinds import BOOLEAN, EMPTY, INTEGER, KINDS, REAL, TEXT, TIME
+from sequifier_ray.preprocess.kinds import BOOLEAN, EMPTY, INTEGER, REAL, TEXT, TIME
 from sequifier_ray.preprocess.source import SourceFile
 
 if TYPE_CHECKING:
@@ -166,9 +166,8 @@ def _is_categorical(
     if kind == EMPTY:
         raise DataError(f'column "{name}" is all null; take it out of selected_columns or give it values')
     if kind not in USABLE:
-        shown = kind if kind not in KINDS else f"a {kind}"
         raise DataError(
-            f'column "{name}" is of type {shown}, which can be neither categorical nor real; '
+            f'column "{name}" is of type {kind}, which can be neither categorical nor real; '
             "cast it, or leave it out of selected_columns"
         )
     if name in (config.categorical_columns or ()):

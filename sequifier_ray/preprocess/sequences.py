@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from sequifier_ray.preprocess.columns import Int64, code_column
+from sequifier_ray.preprocess.columns import Int64, code_column, read_frame
 from sequifier_ray.preprocess.kinds import CODE_PATTERN, as_integers
 
 IDS, ROWS = "id", "rows"
@@ -49,7 +49,7 @@ class SequenceIndex:
     @staticmethod
     def load(path: Path) -> SequenceIndex:
         """Read what `save` wrote."""
-        frame = pl.read_ipc(path)
+        frame = read_frame(path)
         return SequenceIndex(frame[IDS], frame[ROWS].to_numpy())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,6 +65,7 @@ def convert(block: Block, rules: ReadingRules, index: SequenceIndex) -> tuple[Co
     """A block as arrays, and what is wrong with it; wrong values are then 0."""
     flaws: list[Flaw] = []
     roles, frame = rules.roles, block.frame
+    block = replace(block, keys=(roles.sequence_id, roles.item_position))
     ids = index.keys_of(frame[roles.sequence_id])
     if rules.positions_are_times:
         positions = _moments(block, frame[roles.item_position], "item_position_column", flaws)
@@ -110,7 +111,7 @@ def _integers(block: Block, column: pl.Series, flaws: list[Flaw], why: str) -> I
     _add_nulls(block, column, flaws)
     wrong = numbers.is_null() & column.is_not_null()
     if wrong.any():
-        subject = f"column {quoted(column.name)} holds {{n}} value{{s}} that are no 64-bit integers"
+        subject = f"column {quoted(column.name)} holds {{n}} value{{s}} other than 64-bit integers"
         if column.dtype != pl.String:
             subject += f" (it is of type {column.dtype})"
         first = column.filter(wrong)[0]
@@ -134,7 +135,7 @@ def _moments(block: Block, column: pl.Series, field: str, flaws: list[Flaw]) -> 
         times = pl.Series([None] * len(column), dtype=pl.Datetime("us"))
     wrong = times.is_null() & column.is_not_null()
     if wrong.any():
-        subject = f"{field} {quoted(column.name)} holds {{n}} value{{s}} that are no ISO dates or timestamps"
+        subject = f"{field} {quoted(column.name)} holds {{n}} value{{s}} other than ISO dates or timestamps"
         if column.dtype != pl.String:
             subject += f" (it is of type {column.dtype})"
         remedy = "write them like 2024-01-31 or 2024-01-31T12:30:00Z"
@@ -181,7 +182,7 @@ def _reals(block: Block, column: pl.Series, rules: ReadingRules, flaws: list[Fla
     name = quoted(column.name)
     numbers, wrong = _numbers(column, rules.decimal)
     if wrong.any():
-        subject = f"real column {name} holds {{n}} value{{s}} that are not numbers"
+        subject = f"real column {name} holds {{n}} value{{s}} other than numbers"
         remedy = "mend them, list them in csv.null_values, or name the column in categorical_columns"
         flaws.append(flaw_at(block, wrong, subject, remedy, column.filter(wrong)[0]))
         numbers = (
@@ -226,7 +227,7 @@ def _categories(block: Block, column: pl.Series, kind: str, decimal: str, flaws:
             is_missing |= is_number_null(column).fill_null(value=False)
         wrong = integers.is_null() & ~is_missing
     if wrong.any():
-        subject = f"categorical column {quoted(column.name)} holds {{n}} value{{s}} that are no categories"
+        subject = f"categorical column {quoted(column.name)} holds {{n}} value{{s}} unfit as categories"
         remedy = (
             "categories are text, booleans or 64-bit integers: cast them, or name the column in real_columns"
         )

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequifier_ray.errors import DataError
-from sequifier_ray.preprocess.columns import EventTable
-from sequifier_ray.preprocess.encode import plan_shards
-from sequifier_ray.preprocess.ordering import order_events
+from sequifier_ray.preprocess.columns import SPLIT, EventTable
+from sequifier_ray.preprocess.ordering import order_events, position_flaws
+from sequifier_ray.preprocess.partitions import cut_partitions
 from sequifier_ray.preprocess.splits import (
     Segments,
     between_sequence_split,
@@ -27,7 +27,8 @@ lengths_strategy = st.lists(st.integers(1, 60), min_size=1, max_size=30)
 
 
 def table_of(ids: np.ndarray, positions: np.ndarray, values: np.ndarray | None = None) -> EventTable:
-    return EventTable(ids, positions, {}, {"row": positions * 1000.0 + ids}, values)
+    extra = {} if values is None else {SPLIT: values}
+    return EventTable(ids, positions, {}, {"row": positions * 1000.0 + ids}, extra)
 
 
 @given(lengths_strategy, st.integers(0, 2**32 - 1))
@@ -37,20 +38,23 @@ def test_any_row_order_gives_the_same_table(lengths: list[int], seed: int) -> No
     positions = np.concatenate([np.arange(n) + 2**60 for n in lengths])
     rows = np.random.default_rng(seed).permutation(len(ids))
     table = order_events(table_of(ids[rows], positions[rows]))
-    np.testing.assert_array_equal(table.sequence_ids, ids)
+    np.testing.assert_array_equal(table.sequence_keys, ids)
     np.testing.assert_array_equal(table.item_positions, positions)
 
 
 def test_ids_far_apart_do_not_overflow() -> None:
     ids = np.array([2**63 - 1, -(2**63), -(2**63)])
     table = order_events(table_of(ids, np.array([5, 1, 0])))
-    assert table.sequence_ids.tolist() == sorted(ids.tolist())
+    assert table.sequence_keys.tolist() == sorted(ids.tolist())
     assert table.real["row"].tolist() == [0.0 + -(2.0**63), 1000.0 - 2.0**63, 5000.0 + 2.0**63]
 
 
 def test_a_negative_gap_is_a_duplicate_only_when_equal() -> None:
-    with pytest.raises(DataError, match="1 row repeat"):
-        order_events(table_of(np.array([1, 1, 2]), np.array([4, 4, 0])))
+    table = order_events(table_of(np.array([1, 1, 2]), np.array([4, 4, 0])))
+    (flaw,) = position_flaws(table, consecutive=True, name_of=str, partition=0)
+    assert flaw.text() == (
+        "1 row repeat the (sequenceId, itemPosition) of another, first (1, 4); every pair may occur once"
+    )
 
 
 @given(lengths_strategy, st.sampled_from([[0.8, 0.1, 0.1], [0.7, 0.2, 0.1], [1.0], [0.6, 0.4]]))
@@ -68,7 +72,7 @@ def test_ratios_that_sum_to_a_little_more_than_1_do_not_reach_into_the_next_sequ
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=20, unique=True), st.integers(0, 9999))
 def test_between_sequence_split(ids: list[int], seed: int) -> None:
     ratios = [0.5, 0.25, 0.25]
-    for identity, split in zip(ids, between_sequence_split(np.array(ids), ratios, seed), strict=True):
+    for identity, split in zip(ids, between_sequence_split(ids, ratios, seed), strict=True):
         number = int.from_bytes(hashlib.sha256(f"{seed}:{identity}".encode()).digest()[:8], "big")
         assert split == sum(number / 2**64 >= upper for upper in (0.5, 0.75))
 
@@ -82,7 +86,7 @@ def test_value_cutoff_bounds(lengths: list[int], boundaries: list[int], data: st
     positions = np.concatenate([np.arange(n) for n in lengths])
     table = table_of(ids, positions, np.concatenate(per_sequence).astype(np.int64))
     ordered = np.array(sorted(boundaries))
-    bounds = value_cutoff_bounds(table, sequence_lengths(ids)[0], ordered, "day")
+    bounds = value_cutoff_bounds(table.extra[SPLIT], sequence_lengths(ids)[0], ordered)
     for values, row in zip(per_sequence, bounds.tolist(), strict=True):
         assert row == [sum(v < b for v in values) for b in ordered.tolist()] + [len(values)]
 
@@ -105,16 +109,16 @@ def test_rows_of_segments() -> None:
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 20), st.integers(20, 4000))
-def test_shards_hold_whole_segments_and_about_equal_events(
+def test_partitions_hold_whole_sequences_and_about_equal_events(
     lengths: list[int], width: int, target: int
 ) -> None:
-    cuts = plan_shards(np.array(lengths), width, target)
+    cuts = cut_partitions(np.array(lengths), width, target)
     n_events = sum(lengths)
-    n_shards = len(cuts) - 1
+    n_partitions = len(cuts) - 1
     assert cuts[0] == 0
     assert cuts[-1] == len(lengths)
     assert (np.diff(cuts) >= 1).all()
-    assert n_shards == min(max(-(-n_events * width // target), 8), len(lengths))
+    assert n_partitions == min(max(-(-n_events * width // target), 8), len(lengths))
     events = np.add.reduceat(lengths, cuts[:-1])
-    if n_shards * 4 <= len(lengths):
-        assert events.max() <= n_events / n_shards + 2 * max(lengths)
+    if n_partitions * 4 <= len(lengths):
+        assert events.max() <= n_events / n_partitions + 2 * max(lengths)

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from sequifier_ray.data.metadata import read_split
+from sequifier_ray.errors import DataError
 
 FORMATS = [("pt", False), ("parquet", False), ("parquet", True), ("csv", True)]
 
@@ -160,11 +161,18 @@ def test_earlier_maps_and_statistics_are_used_again(project: Any, events: Any) -
     project.write(table, "old.parquet")
     project.run(preprocessing_data_path="old.parquet")
     old = project.description("old")
-    project.write(table.with_columns(kind="new " + pl.col("kind"), size=pl.col("size") * 50))
+    is_known = pl.col("kind") == "k1"
+    new_kinds = pl.when(is_known).then("kind").otherwise("new " + pl.col("kind"))
+    project.write(table.with_columns(kind=new_kinds, size=pl.col("size") * 50))
     project.run(metadata_config_path="configs/metadata_configs/old.json")
     new = project.description()
     assert (new.id_maps, new.selected_columns_statistics) == (old.id_maps, old.selected_columns_statistics)
-    assert set(project.events(0)["kind"]) == {1}
+    assert set(project.events(0)["kind"]) == {1, old.id_maps["kind"]["k1"]}
+    warning = 'warning: column "kind": 85.0% of the events are [other], not in configs/metadata_configs/old.json'
+    assert warning in project.lines
+    project.write(table.with_columns(kind=pl.lit("new")))
+    with pytest.raises(DataError, match=r'column "kind": .*old\.json knows none of its values'):
+        project.run(metadata_config_path="configs/metadata_configs/old.json")
 
 
 def test_precomputed_maps(project: Any, events: Any) -> None:
@@ -210,15 +218,15 @@ def test_summary_and_report(project: Any, events: Any) -> None:
     folder = project.root / "data" / "events-split0"
     assert first.bytes == sum(p.stat().st_size for p in folder.glob("*.pt"))
     assert first.shards == len(read_split(str(folder)).shards) == 2
-    assert set(summary.seconds) == {"read", "order", "split", "fit", "write"}
+    assert set(summary.seconds) == {"scan", "partition", "fit", "encode"}
 
 
 def test_settings_without_effect_are_named(project: Any, events: Any) -> None:
     project.write(events([10]))
     project.run()
     assert not any("no effect" in line for line in project.lines)
-    project.run(batches_per_file=16, continue_preprocessing=True, process_by_file=False)
-    for name in ("batches_per_file", "continue_preprocessing", "process_by_file"):
+    project.run(batches_per_file=16, process_by_file=False)
+    for name in ("batches_per_file", "process_by_file"):
         assert any(line.startswith(f"warning: {name}") for line in project.lines)
 
 
@@ -240,13 +248,13 @@ def test_switching_the_output_form_leaves_one_form(project: Any, events: Any) ->
 KILLED = """
 import os, sys
 from sequifier_ray.config.load import load_preprocess
-import sequifier_ray.preprocess.write as write
-original = write._write_sharded
-def die_at_split_1(folder, encoder, segments, split):
+import sequifier_ray.preprocess.encode as encode
+original = encode._write
+def die_at_split_1(job, data, split, number):
     if split == 1:
         os._exit(9)
-    return original(folder, encoder, segments, split)
-write._write_sharded = die_at_split_1
+    return original(job, data, split, number)
+encode._write = die_at_split_1
 from sequifier_ray.preprocess.pipeline import preprocess
 preprocess(load_preprocess(sys.argv[1]), print)
 """

@@ -16,7 +16,7 @@ def build(outputs: Outputs, splits: int, text: str) -> None:
     for i in range(splits):
         folder = outputs.new / f"x-split{i}"
         folder.mkdir()
-        (folder / "shard").write_text(text)
+        (folder / "metadata.json").write_text(text)
     (outputs.new / DESCRIPTION).write_text(text)
 
 
@@ -41,8 +41,8 @@ def test_new_results_replace_all_earlier_ones(outputs: Outputs, tmp_path: Path) 
         build(outputs, 2, "second")
     assert visible(tmp_path) == {
         "configs/metadata_configs/x.json": "second",
-        "data/x-split0/shard": "second",
-        "data/x-split1/shard": "second",
+        "data/x-split0/metadata.json": "second",
+        "data/x-split1/metadata.json": "second",
         "data/xy-split0/of another data set": "kept",
     }
     assert not outputs.staging.exists()
@@ -83,7 +83,7 @@ Path.rename = rename
 with staged(Outputs("x", data, description)) as folder:
     for i in range(2):
         (folder / f"x-split{i}").mkdir()
-        (folder / f"x-split{i}" / "shard").write_text("second")
+        (folder / f"x-split{i}" / "metadata.json").write_text("second")
     (folder / DESCRIPTION).write_text("second")
 """
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+
 import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequifier_ray.preprocess.columns import code_column, concatenate_coded
+from sequifier_ray.config.tables import Cardinality
+from sequifier_ray.data.metadata import HashedRest
+from sequifier_ray.preprocess.columns import code_column, places_in, union_of_values
 from sequifier_ray.preprocess.vocabulary import (
     Moments,
     build_id_map,
     fit_moments,
     ids_of_values,
+    listed_values,
     n_classes,
     normalize,
-    values_in,
 )
 
 finite = st.floats(-1e6, 1e6)
@@ -50,10 +55,12 @@ def test_a_constant_column_becomes_zeros() -> None:
 def test_coding_in_parts_equals_coding_at_once(values: list[str | int | None], cut: int) -> None:
     dtype = pl.String if any(isinstance(v, str) for v in values) else pl.Int64
     parts = [pl.Series(part, dtype=dtype) for part in (values[:cut], values[cut:])]
-    joined = concatenate_coded([code_column(part) for part in parts])
-    known = joined.values.to_list()
+    coded = [code_column(part) for part in parts]
+    joined = union_of_values([part.values for part in coded])
+    known = joined.to_list()
     assert known == sorted({v for v in values if v is not None})
-    assert [None if code < 0 else known[code] for code in joined.codes] == values
+    codes = [int(code) for part in coded for code in places_in(part.values, joined)[part.codes]]
+    assert [None if code < 0 else known[code] for code in codes] == values
 
 
 @given(st.sets(st.text(max_size=3) | st.sampled_from(["[unknown]", "[other]", "[mask]"]), min_size=1))
@@ -78,6 +85,33 @@ def test_null_other_and_special_names() -> None:
     assert ids.tolist() == [3, 4, 2, 1, 0, 1, 0]
 
 
-def test_values_in_some_rows() -> None:
-    column = code_column(pl.Series(["b", None, "a", "c"]))
-    assert values_in(column, np.array([0, 1])).to_list() == ["b"]
+def test_values_that_have_an_id_of_their_own() -> None:
+    values, counts = pl.Series(["a", "b", "c", "d"]), np.array([2, 5, 0, 2])
+    assert listed_values(values, counts, None).to_list() == ["a", "b", "d"]
+    assert listed_values(values, counts, Cardinality(top_k=2)).to_list() == ["a", "b"]
+    assert listed_values(values, counts, Cardinality(min_freq=3)).to_list() == ["b"]
+    assert listed_values(values, counts, Cardinality(top_k=9)).to_list() == ["a", "b", "d"]
+
+
+def test_other_values_go_into_buckets_by_their_hash() -> None:
+    hashing = HashedRest(num_buckets=4, seed=7, first_id=5)
+    ids = ids_of_values(pl.Series(["a", "new", "b", "[mask]"]), build_id_map(["a", "b"]), hashing)
+    digest = hashlib.sha256(b"7:new").digest()
+    assert ids.tolist() == [3, 5 + int.from_bytes(digest[:8], "big") % 4, 4, 2, 0]
+
+
+@given(st.lists(st.lists(finite, max_size=30), min_size=1, max_size=6))
+def test_merging_moments_is_associative_to_1e_12(parts: list[list[float]]) -> None:
+    moments = [Moments.of(np.array(part)) for part in parts]
+    from_left, from_right = functools.reduce(Moments.merge, moments), moments[-1]
+    for part in reversed(moments[:-1]):
+        from_right = part.merge(from_right)
+    scale = max((abs(v) for part in parts for v in part), default=1.0)
+    assert from_left.count == from_right.count
+    assert abs(from_left.mean - from_right.mean) <= 1e-12 * scale
+    assert abs(from_left.squared_deviations - from_right.squared_deviations) <= 1e-12 * scale**2 * 180
+
+
+def test_missing_values_are_not_fitted_on() -> None:
+    moments = fit_moments(np.array([1.0, np.nan, 3.0]), np.arange(3))
+    assert (moments.count, moments.mean) == (2, 2.0)
