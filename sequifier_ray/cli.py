@@ -67,6 +67,8 @@ def preprocess(
     selected_columns: Annotated[
         list[str] | None, typer.Option(help="Instead of selected_columns: a b c, or a,b,c.")
     ] = None,
+    engine: Annotated[str, typer.Option(help="Where it works: auto, local or ray.")] = "auto",
+    address: Annotated[str | None, typer.Option(help="Ray cluster; RAY_ADDRESS if not given.")] = None,
     randomize: Randomize = False,
     verbose: Verbose = False,
 ) -> int:
@@ -80,9 +82,9 @@ def preprocess(
         overrides["selected_columns"] = _column_names(selected_columns)
     config = load_preprocess(config_path, overrides)
 
-    from sequifier_ray.preprocess.pipeline import preprocess as run
+    from sequifier_ray.launch.preprocess import preprocess as run
 
-    for line in describe(run(config, _report)):
+    for line in describe(run(config, _report, engine, address)):
         print(line)
     return 0
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from sequifier_ray.config.train import TrainConfig
@@ -16,14 +13,13 @@ from sequifier_ray.errors import ClusterError, TrainingError
 from sequifier_ray.launch.console import Console
 from sequifier_ray.launch.failures import Failure
 from sequifier_ray.launch.hub import Hub
+from sequifier_ray.launch.ray_cluster import connected
 from sequifier_ray.launch.signals import StopSignals
 
 # The controller looks after its workers this often; it sets how soon a run is seen to end or to fail.
 _POLL_INTERVAL_S = "0.5"
 # After the ranks are done Ray Train itself may take many seconds to wind up; nobody waits for that.
 _WIND_UP_S = 3.0
-# How long a head node may take to answer.
-_REACH_S = 10.0
 
 
 def run(config: TrainConfig, console: Console, address: str | None) -> dict[str, Any]:
@@ -37,7 +33,11 @@ def run(config: TrainConfig, console: Console, address: str | None) -> dict[str,
     os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", _POLL_INTERVAL_S)
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
-    with _cluster(config, address, console) as can_grow:
+    # Nothing scrapes an instance that lives as long as one run.
+    if (address := address or config.ray.address or os.environ.get("RAY_ADDRESS")) is None:
+        os.environ.setdefault("RAY_TRAIN_METRICS_ENABLED", "0")
+    n_cpus = max(os.cpu_count() or 1, int(_needed(config).get("CPU", 0)))
+    with connected(address, n_cpus, "ray.address", console.line) as can_grow:
         _wait_for_resources(config, console, config.ray.resource_timeout_s if can_grow else 0.0)
         hub = _open_hub()
         parcel = {"config": config.model_dump(mode="json"), "hub": hub, "launched_at_s": launched_at_s}
@@ -48,56 +48,6 @@ def run(config: TrainConfig, console: Console, address: str | None) -> dict[str,
         with StopSignals() as signals:
             thread.start()
             return _follow(hub, thread, outcome, signals, console)
-
-
-@contextmanager
-def _cluster(config: TrainConfig, address: str | None, console: Console) -> Iterator[bool]:
-    """A connection to Ray, and whether nodes may still join; ends what it started and nothing else."""
-    address = address or config.ray.address or os.environ.get("RAY_ADDRESS")
-    if address is None:
-        # A token protects the local instance; asking for it by name avoids Ray's notice about it.
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        # Nothing scrapes an instance that lives as long as one run.
-        os.environ.setdefault("RAY_TRAIN_METRICS_ENABLED", "0")
-    import ray
-
-    if ray.is_initialized():
-        yield True
-        return
-    if address is not None:
-        _check_reachable(address)
-    common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    try:
-        if address is None:
-            console.line("starting a local Ray instance")
-            n_cpus = max(os.cpu_count() or 1, _needed(config).get("CPU", 0))
-            ray.init(address="local", num_cpus=int(n_cpus), include_dashboard=False, **common)
-        else:
-            ray.init(address=address, **common)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise ClusterError(
-            f"cannot connect to Ray at {address or 'a local instance'} "
-            f"({str(error).strip().splitlines()[0]}); check --address, "
-            "ray.address and RAY_ADDRESS, and RAY_AUTH_MODE if the cluster wants a token"
-        ) from error
-    try:
-        yield address is not None
-    finally:
-        ray.shutdown()
-
-
-def _check_reachable(address: str) -> None:
-    """Raise ClusterError if nothing listens at ``host:port``: Ray itself tries for minutes."""
-    host, separator, port = address.removeprefix("ray://").rpartition(":")
-    if not separator or not port.isdecimal():
-        return  # "auto" and other names are Ray's to resolve
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
-    except OSError as error:
-        raise ClusterError(
-            f"cannot connect to Ray at {address} ({error}); check --address, ray.address and RAY_ADDRESS, "
-            "and that the head node runs"
-        ) from error
 
 
 def _per_worker(config: TrainConfig) -> dict[str, float]:

@@ -1,0 +1,52 @@
+"""Where a preprocess run works: in this process, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sequifier_ray.config.preprocess import PreprocessConfig
+from sequifier_ray.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sequifier_ray.preprocess.pipeline import PreprocessSummary
+
+ENGINES = ("auto", "local", "ray")
+
+
+def choose_engine(engine: str, address: str | None) -> tuple[str, str | None]:
+    """The engine to use and the cluster's address; `auto`: ray where an address is given or `RAY_ADDRESS` is set.
+
+    Raises ConfigError for an unknown engine, or an address that it would not use.
+    """
+    if engine not in ENGINES:
+        raise ConfigError(f'--engine: "{engine}" is none of {", ".join(ENGINES)}')
+    if engine == "local" and address is not None:
+        raise ConfigError(f"--address: {address} has no use with --engine local; leave one of the two out")
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if engine == "auto":
+        engine = "ray" if address is not None else "local"
+    return engine, address if engine == "ray" else None
+
+
+def preprocess(
+    config: PreprocessConfig, report: Callable[[str], None], engine: str, address: str | None
+) -> PreprocessSummary:
+    """Run `preprocess` on the engine that was asked for; see `preprocess.pipeline.preprocess`.
+
+    Raises ClusterError where the cluster cannot be reached.
+    """
+    from sequifier_ray.preprocess import pipeline
+
+    chosen, address = choose_engine(engine, address)
+    if chosen == "local":
+        return pipeline.preprocess(config, report)
+    from sequifier_ray.launch.ray_cluster import connected
+    from sequifier_ray.launch.ray_preprocess import RayEngine
+
+    n_cpus = config.n_cores or os.cpu_count() or 1
+    # One task a CPU: polars must not take all of them in each.
+    variables = {"env_vars": {"POLARS_MAX_THREADS": "1"}}
+    with connected(address, n_cpus, "--address", report, runtime_env=variables):
+        return pipeline.preprocess(config, report, RayEngine())
