@@ -91,7 +91,12 @@ def _matching(path: str) -> list[FileEntry]:
     relative = re.compile(_translate("/".join(parts[fixed:])))
     entries = storage.find_files(folder) or []
     start = len(folder.rstrip("/")) + 1
-    return [entry for entry in entries if relative.fullmatch(entry.path[start:])]
+    found = [entry for entry in entries if relative.fullmatch(entry.path[start:])]
+    return [entry for entry in found if _is_visible(entry.path[start:])]
+
+
+def _is_visible(relative: str) -> bool:
+    return not any(part[:1] in "._" for part in relative.split("/") if part)
 
 
 def _translate(pattern: str) -> str:
@@ -111,7 +116,7 @@ def _of_folder(
     path: str, entries: list[FileEntry], read_format: str, warn: Callable[[str], None]
 ) -> list[FileEntry]:
     start = len(path.partition("?")[0].rstrip("/")) + 1
-    visible = [e for e in entries if not any(p[:1] in "._" for p in e.path[start:].split("/") if p)]
+    visible = [entry for entry in entries if _is_visible(entry.path[start:])]
     files = [entry for entry in visible if data_ending(entry.path) in ENDINGS[read_format]]
     others = [entry for entry in visible if entry not in files]
     endings = ", ".join(sorted({data_ending(e.path) or "no extension" for e in others}))

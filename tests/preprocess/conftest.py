@@ -85,6 +85,15 @@ class Project:
             )
         return pl.concat(frames)
 
+    def positions(self, split: int, name: str = "events") -> list[int]:
+        """The item position of every event of a split."""
+        description = self.description(name)
+        path = self.root / description.split_paths[split]
+        folder = path.parent if description.merge_output else path
+        shards = read_split(str(path)).shards
+        found = [open_shard(str(folder), entry, description).positions() for entry in shards]
+        return [int(position) for part in found for position in part]
+
     def snapshot(self) -> dict[str, bytes]:
         """Every file of data/ and configs/ by its relative name."""
         files = [p for folder in ("data", "configs") for p in (self.root / folder).rglob("*")]

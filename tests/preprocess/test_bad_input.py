@@ -42,7 +42,13 @@ def expect(
 
 
 def test_missing_file(project: Any, events: Any) -> None:
-    expect(project, events, None, ConfigError, "events.parquet does not exist; name a file, a folder or a pattern")
+    expect(
+        project,
+        events,
+        None,
+        ConfigError,
+        "events.parquet does not exist; name a file, a folder or a pattern",
+    )
 
 
 def test_empty_file(project: Any, events: Any) -> None:
@@ -158,7 +164,9 @@ def test_text_in_real_column(project: Any, events: Any) -> None:
 def test_column_that_is_all_null(project: Any, events: Any, column: str) -> None:
     table = events([12])
     table = table.with_columns(pl.lit(None, table.schema[column]).alias(column))
-    text = {"kind": 'column "kind" has no value', "size": 'real column "size" holds 12 missing values'}[column]
+    text = {"kind": 'column "kind" has no value', "size": 'real column "size" holds 12 missing values'}[
+        column
+    ]
     expect(project, events, table, DataError, text)
     table = table.with_columns(pl.lit(None, pl.Null).alias(column))
     expect(project, events, table, DataError, f'column "{column}" is all null')
@@ -252,7 +260,7 @@ def test_cutoff_of_another_type(project: Any, events: Any) -> None:
     cutoff["split_column"] = "kind"
     text = "split_column \"kind\" holds 12 values other than ISO dates or timestamps, first 'k0' in row 1 of "
     expect(project, events, events([12]), DataError, text, split_values=["2024-01-01"], **cutoff)
-    text = 'column "kind" holds 12 values other than 64-bit integers, first \'k0\' in row 1 of '
+    text = "column \"kind\" holds 12 values other than 64-bit integers, first 'k0' in row 1 of "
     expect(project, events, events([12]), DataError, text, split_values=[1], **cutoff)
 
 

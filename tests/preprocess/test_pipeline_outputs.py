@@ -168,7 +168,9 @@ def test_earlier_maps_and_statistics_are_used_again(project: Any, events: Any) -
     new = project.description()
     assert (new.id_maps, new.selected_columns_statistics) == (old.id_maps, old.selected_columns_statistics)
     assert set(project.events(0)["kind"]) == {1, old.id_maps["kind"]["k1"]}
-    warning = 'warning: column "kind": 85.0% of the events are [other], not in configs/metadata_configs/old.json'
+    warning = (
+        'warning: column "kind": 85.0% of the events are [other], not in configs/metadata_configs/old.json'
+    )
     assert warning in project.lines
     project.write(table.with_columns(kind=pl.lit("new")))
     with pytest.raises(DataError, match=r'column "kind": .*old\.json knows none of its values'):
