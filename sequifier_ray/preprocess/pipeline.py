@@ -53,7 +53,6 @@ def preprocess(
     if config.n_cores is not None:
         os.environ["POLARS_MAX_THREADS"] = str(min(config.n_cores, os.cpu_count() or 1))
     from sequifier_ray.preprocess.engine import LocalEngine
-    from sequifier_ray.preprocess.fit import split_paths
     from sequifier_ray.preprocess.progress import Progress
     from sequifier_ray.preprocess.publish import exclusive
     from sequifier_ray.preprocess.write import outputs_of
@@ -63,7 +62,6 @@ def preprocess(
     for line in ignored_settings(config):
         report(f"warning: {line}")
     with exclusive(outputs):
-        outputs.refuse_others(path.rsplit("/", 1)[-1] for path in split_paths(config))
         with _importing("torch" if config.write_format == "pt" else "pyarrow.parquet"):
             return _run_passes(config, outputs, engine or LocalEngine(config.n_cores), Progress.to(report))
 
@@ -71,7 +69,7 @@ def preprocess(
 def _run_passes(
     config: PreprocessConfig, outputs: Outputs, engine: Engine, progress: Progress
 ) -> PreprocessSummary:
-    from sequifier_ray.preprocess.fit import fit_description, read_reused
+    from sequifier_ray.preprocess.fit import fit_description, read_reused, split_paths
     from sequifier_ray.preprocess.publish import recover, staged
     from sequifier_ray.preprocess.resume import prepare
     from sequifier_ray.preprocess.splits import refuse_empty_splits
@@ -81,6 +79,7 @@ def _run_passes(
     keep = config.continue_preprocessing
     if recover(outputs, keep_work=keep) and not keep:
         report("cleared what an interrupted run had left")
+    outputs.refuse_others(path.rsplit("/", 1)[-1] for path in split_paths(config))
     with staged(outputs, keep_work=keep) as new:
         reused = read_reused(config)
         job = prepare(config, outputs, engine, progress, reused)

@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from sequifier_ray import storage
 from sequifier_ray.errors import DataError, SequifierRayError
 
 DESCRIPTION = "description.json"
 METADATA_ENDING = ".metadata.json"
-OBSOLETE = "obsolete"
+OBSOLETE, ENTRIES = "obsolete", "entries"
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,9 @@ def recover(outputs: Outputs, *, keep_work: bool = False) -> bool:
     if not outputs.staging.exists():
         return False
     if outputs.previous.exists() and any(outputs.new.iterdir()):
-        for entry in outputs.published():
-            _move(outputs.target(entry), outputs.new / entry)
+        for entry in (outputs.staging / ENTRIES).read_text().splitlines():
+            if not (outputs.new / entry).exists():
+                _move(outputs.target(entry), outputs.new / entry)
         outputs.previous.rename(outputs.retiring)
     if outputs.retiring.exists():
         for path in sorted(outputs.retiring.iterdir()):
@@ -187,6 +189,8 @@ def _publish(outputs: Outputs) -> None:
     for path in sorted(outputs.new.rglob("*")):
         if path.is_file():
             _flush(path)
+    # Names alone do not tell new results from earlier ones once both are on their way.
+    storage.write_atomic(str(outputs.staging / ENTRIES), "\n".join([*entries, DESCRIPTION]))
     outputs.retiring.mkdir()
     for entry in outputs.published():
         _move(outputs.target(entry), outputs.retiring / entry)
