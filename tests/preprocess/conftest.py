@@ -53,10 +53,14 @@ class Project:
 
     def run(self, **settings: Any) -> PreprocessSummary:
         """Load the configuration from a YAML file and preprocess."""
+        return preprocess(load_preprocess(self.run_config(**settings)), self.lines.append)
+
+    def run_config(self, **settings: Any) -> str:
+        """Write the configuration of the next run and forget the lines of the last; the path."""
         config_path = self.root / "preprocess.yaml"
         config_path.write_text(yaml.safe_dump(SETTINGS | {"project_root": str(self.root)} | settings))
         self.lines.clear()
-        return preprocess(load_preprocess(str(config_path)), self.lines.append)
+        return str(config_path)
 
     def description(self, name: str = "events") -> DatasetDescription:
         """The published dataset description."""
