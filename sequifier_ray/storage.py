@@ -93,7 +93,8 @@ def read_text(path: str) -> str:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file: its path as it can be opened, its size, and when it was last written (nanoseconds since 1970)."""
+    """A file: its path as it can be opened, its size, and when it was last written (nanoseconds since
+    1970)."""
 
     path: str
     bytes: int

@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from sequifier_ray.config import unsupported
 from sequifier_ray.config.base import NamedArguments
-from sequifier_ray.config.explain import section_of
+from sequifier_ray.config.explain import entry_section_of, section_of
 from sequifier_ray.config.preprocess import PreprocessConfig
 from sequifier_ray.config.train import TrainConfig
 
@@ -48,6 +48,9 @@ def _tables(kind: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
     rows, below = [], []
     for name, info in kind.model_fields.items():
         section = section_of(info.annotation)
+        entry = entry_section_of(info.annotation)
+        if entry is not None:
+            below.append((entry, (*path, name, "NAME")))
         if section is None:
             meaning = (info.description or "").replace("|", "\\|")
             rows.append(f"| `{name}` | {allowed(info)} | {default(info)} | {meaning} |\n")
@@ -81,6 +84,8 @@ def _words(annotation: Any) -> str:
         return " or ".join(kept) + ", or null" * (type(None) in arguments)
     if origin is tuple:
         return f"list of {_words(arguments[0])}"
+    if origin is dict and section_of(arguments[1]) is not None:
+        return "name → section, see below"
     if origin is dict:
         return f"{_words(arguments[0])} → {_words(arguments[1])}"
     if annotation is NamedArguments:

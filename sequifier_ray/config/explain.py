@@ -108,13 +108,24 @@ def show(value: object) -> str:
 
 def section_at(kind: type[BaseModel], path: Path) -> type[BaseModel] | None:
     """The section class that a path of fields leads to; None where it leads elsewhere."""
-    for name in path:
+    names = iter(path)
+    for name in names:
         info = kind.model_fields.get(name)
         below = section_of(info.annotation) if info is not None else None
+        if info is not None and (entry := entry_section_of(info.annotation)) is not None:
+            next(names, None)  # the entry's own name
+            below = entry
         if below is None:
             return None
         kind = below
     return kind
+
+
+def entry_section_of(annotation: Any) -> type[Section] | None:
+    """The section class of the entries of a mapping from names to sections; None for another annotation."""
+    if typing.get_origin(annotation) is not dict:
+        return None
+    return section_of(typing.get_args(annotation)[1])
 
 
 def section_of(annotation: Any) -> type[Section] | None:

@@ -35,8 +35,8 @@ class PreprocessConfig(Project):
     """All settings of a preprocess run."""
 
     preprocessing_data_path: Text = Field(
-        description="Input: a file, a folder (folders in it included), a pattern such as `in/2024-*.csv`, or a "
-        "URI (`s3://…`, `file://…`). CSV may be compressed (gz, zst, bz2)."
+        description="Input: a file, a folder (folders in it included), a pattern such as `in/2024-*.csv`, "
+        "or a URI (`s3://…`, `file://…`). CSV may be compressed (gz, zst, bz2)."
     )
     read_format: Literal["csv", "parquet"] = Field(default="csv", description="Format of the input files.")
     csv: CsvDialect = Field(default=CsvDialect(), description="How CSV files are written.")
@@ -49,17 +49,16 @@ class PreprocessConfig(Project):
     )
     item_position: Literal["consecutive", "order"] = Field(
         default="consecutive",
-        description="`consecutive`: integers that rise by exactly one within a sequence. `order`: any distinct "
-        "integers, dates or timestamps; they order the events and are kept.",
+        description="`consecutive`: integers that rise by exactly one within a sequence. `order`: any "
+        "distinct integers, dates or timestamps; they order the events and are kept.",
     )
     write_format: Literal["csv", "parquet", "pt"] = Field(
         default="parquet", description="Format of the output; `pt` is memory-mapped in training."
     )
     merge_output: Flag = Field(
         default=True,
-        description="One file per split (csv or parquet; one process only) instead of a folder of "
-        "shards (pt or "
-        "parquet). Distributed training needs false.",
+        description="One file per split (csv or parquet; one process only) instead of a folder of shards "
+        "(pt or parquet). Distributed training needs false.",
     )
     selected_columns: Names | None = Field(default=None, description="Columns to process; null: all.")
     categorical_columns: Names | None = Field(
@@ -71,18 +70,19 @@ class PreprocessConfig(Project):
     )
     column_data_types: dict[Text, Text] | None = Field(
         default=None,
-        description="Type of every processed column, such as `Float32` or `Int64`; null: from the data. Integers "
-        "make a column categorical (its ids are stored in the smallest integers that fit), floats make it real.",
+        description="Type of every processed column, such as `Float32` or `Int64`; null: from the data. "
+        "Integers make a column categorical (its ids are stored in the smallest integers that fit), floats "
+        "make it real.",
     )
     missing_real: Literal["error", "mean", "zero"] = Field(
         default="error",
-        description="Missing values (null, NaN) of real columns: refuse them, or put in the column's mean or 0. "
-        "Statistics are those of the values that are there.",
+        description="Missing values (null, NaN) of real columns: refuse them, or put in the column's mean "
+        "or 0. Statistics are those of the values that are there.",
     )
     missing_indicator: Flag = Field(
         default=False,
-        description="With missing_real: mean or zero, add a column `<name>_is_missing` of 0 and 1 for every real "
-        "column.",
+        description="With missing_real: mean or zero, add a column `<name>_is_missing` of 0 and 1 for every "
+        "real column.",
     )
     cardinality_config: dict[Text, Cardinality] = Field(
         default={},
@@ -90,8 +90,8 @@ class PreprocessConfig(Project):
     )
     mask_column: Text | None = Field(
         default=None,
-        description="Column of true/false or 1/0: where true, the event's categories become `[mask]` and its reals "
-        "0. Needs metadata_config_path.",
+        description="Column of true/false or 1/0: where true, the event's categories become `[mask]` and "
+        "its reals 0. Needs metadata_config_path.",
     )
     curriculum_column: Text | None = Field(
         default=None, description="Column of integers that is stored beside the features, as it is."
@@ -136,7 +136,8 @@ class PreprocessConfig(Project):
     process_by_file: Flag = Field(default=True, description="Read one input file at a time; always so.")
     continue_preprocessing: Flag = Field(
         default=False,
-        description="Go on from where a killed run of the same configuration and input was; false: start anew.",
+        description="Go on from where a killed run of the same configuration and input was; false: start "
+        "anew.",
     )
     metadata_config_path: Text | None = Field(
         default=None, description="Take vocabularies and statistics from the description of an earlier run."

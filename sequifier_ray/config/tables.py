@@ -23,7 +23,8 @@ class CsvDialect(Section):
     null_values: tuple[str, ...] | None = Field(
         default=None,
         description="Texts that mean a missing value, in every column. Null: the empty field everywhere, and "
-        "`NA`, `N/A`, `null`, `None`, `-` and the like in columns that otherwise hold numbers or booleans only.",
+        "`NA`, `N/A`, `null`, `None`, `-` and the like in columns that otherwise hold numbers or booleans "
+        "only.",
     )
 
     @model_validator(mode="after")

@@ -29,7 +29,8 @@ class ColumnStatistics:
 
 @dataclass(frozen=True)
 class HashedRest:
-    """Where values without an id of their own go: ``num_buckets`` ids from ``first_id``, by a hash with ``seed``."""
+    """Where values without an id of their own go: ``num_buckets`` ids from ``first_id``, by a hash with
+    ``seed``."""
 
     num_buckets: int
     seed: int
@@ -43,11 +44,11 @@ class DatasetDescription:
     ``column_data_types`` holds every feature column in order with its polars type name. ``id_maps`` maps
     the text of a value to its id, from 3. ``split_paths`` are relative to the project root.
 
-    ``hashed_columns``: where values that ``id_maps`` does not list go, if not to ``[other]``. ``missing_real``:
-    what stands for missing reals (``error``: there are none). ``indicator_columns``: real column of 0 and 1 →
-    the real column whose missing values it marks. ``curriculum_column`` is stored as 64-bit integers and is no
-    feature. ``sequence_id_type`` is Int64 or String, ``item_position_type`` Int64 or Datetime (microseconds since
-    1970 in UTC); both columns' names in the input are kept.
+    ``hashed_columns``: where values that ``id_maps`` does not list go, if not to ``[other]``.
+    ``missing_real``: what stands for missing reals (``error``: there are none). ``indicator_columns``: real
+    column of 0 and 1 → the real column whose missing values it marks. ``curriculum_column`` is stored as
+    64-bit integers and is no feature. ``sequence_id_type`` is Int64 or String, ``item_position_type`` Int64
+    or Datetime (microseconds since 1970 in UTC); both columns' names in the input are kept.
     """
 
     n_classes: dict[str, int]
@@ -226,8 +227,7 @@ def _read(path: str, expected_format: str) -> dict[str, Any]:
     if found != (expected_format, VERSION):
         raise DataError(
             f"{path} has format {found[0]} version {found[1]}, and this release reads {expected_format} "
-            f"version {VERSION}; "
-            f"{_AGAIN}"
+            f"version {VERSION}; {_AGAIN}"
         )
     assert isinstance(values, dict)
     return values

@@ -26,7 +26,8 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TextArray:
-    """Texts as tensors can hold them: ``utf8`` (n_bytes,) uint8, text i is bytes ``offsets[i]:offsets[i + 1]``."""
+    """Texts as tensors can hold them: ``utf8`` (n_bytes,) uint8, text i is bytes ``offsets[i]:offsets[i +
+    1]``."""
 
     utf8: npt.NDArray[np.uint8]
     offsets: Int64

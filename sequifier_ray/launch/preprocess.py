@@ -16,7 +16,8 @@ ENGINES = ("auto", "local", "ray")
 
 
 def choose_engine(engine: str, address: str | None) -> tuple[str, str | None]:
-    """The engine to use and the cluster's address; `auto`: ray where an address is given or `RAY_ADDRESS` is set.
+    """The engine to use and the cluster's address; `auto`: ray where an address is given or `RAY_ADDRESS` is
+    set.
 
     Raises ConfigError for an unknown engine, or an address that it would not use.
     """

@@ -18,8 +18,8 @@ _REACH_S = 10.0
 def connected(
     address: str | None, n_cpus: int, field: str, tell: Callable[[str], None], **options: Any
 ) -> Iterator[bool]:
-    """A connection to Ray at `address`, or to an instance of its own with `n_cpus` where it is None; yields whether
-    nodes may still join. Ends what it started and nothing else.
+    """A connection to Ray at `address`, or to an instance of its own with `n_cpus` where it is None; yields
+    whether nodes may still join. Ends what it started and nothing else.
 
     Raises:
         ClusterError: the cluster cannot be reached; names `field`, which else could say where it is.

@@ -33,7 +33,8 @@ AHEAD = 64
 
 
 class RayEngine:
-    """Tasks on a cluster that is connected already; each takes one CPU. Every node must see the project folder."""
+    """Tasks on a cluster that is connected already; each takes one CPU. Every node must see the project
+    folder."""
 
     def map(
         self, kernel: Callable[[Shared, Item], Result], shared: Shared, items: Sequence[Item]
@@ -53,7 +54,8 @@ class RayEngine:
             yield result
 
     def spill(self, job: Job) -> Iterator[Spilled]:
-        """Read the tasks with Ray Data, shuffle the rows by their partition, and write a piece of each block."""
+        """Read the tasks with Ray Data, shuffle the rows by their partition, and write a piece of each
+        block."""
         import ray.data
 
         done = job.work / SHUFFLED

@@ -33,9 +33,9 @@ class CodedColumn:
 class EventTable:
     """Rows as arrays of equal length.
 
-    `sequence_keys` are the ids, or the ranks of ids that are text; `codes` those of categorical columns (-1 for
-    null); reals that are missing are NaN; `extra` holds what is no feature: `split` (integers, or microseconds
-    since 1970), `mask` (0, 1), `curriculum`.
+    `sequence_keys` are the ids, or the ranks of ids that are text; `codes` those of categorical columns (-1
+    for null); reals that are missing are NaN; `extra` holds what is no feature: `split` (integers, or
+    microseconds since 1970), `mask` (0, 1), `curriculum`.
     """
 
     sequence_keys: Int64
@@ -80,8 +80,8 @@ def code_column(column: pl.Series) -> CodedColumn:
 
 
 def places_in(values: pl.Series, known: pl.Series) -> Int32:
-    """Where each of some distinct values stands among the sorted distinct `known`, and one place more: the null
-    code, which the null code -1 finds. All of them must be known."""
+    """Where each of some distinct values stands among the sorted distinct `known`, and one place more: the
+    null code, which the null code -1 finds. All of them must be known."""
     if not len(values):
         return np.full(1, NULL_CODE, np.int32)
     places = known.search_sorted(values).cast(pl.Int32).to_numpy()

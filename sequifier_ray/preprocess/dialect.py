@@ -126,8 +126,8 @@ def unreadable(path: str, dialect: CsvDialect, error: Exception) -> DataError:
     lower = text.lower()
     if isinstance(error, UnicodeError) or "utf8" in lower or "utf-8" in lower or "decode" in lower:
         return DataError(
-            f"{path} is not text in {dialect.encoding}; set csv: {{encoding: …}} to what it is, such as latin-1 "
-            f"({text})"
+            f"{path} is not text in {dialect.encoding}; set csv: {{encoding: …}} to what it is, such as "
+            f"latin-1 ({text})"
         )
     if compression_of(path) is not None and not lower.startswith("csv"):
         return DataError(f"{path} cannot be unpacked as {compression_of(path)}: {text}; write the file again")

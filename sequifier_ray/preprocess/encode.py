@@ -1,4 +1,5 @@
-"""One partition of whole sequences → its shard of every split: ids in the smallest integers, reals normalised."""
+"""One partition of whole sequences → its shard of every split: ids in the smallest integers, reals
+normalised."""
 
 from __future__ import annotations
 
@@ -153,7 +154,8 @@ def _check_finite(
         row = int(rows[np.argmax(overflowed)])
         raise DataError(
             f'column "{name}": {int(overflowed.sum())} values are too large to store, '
-            f"first {table.real[name][row]:g} at sequenceId {job.job.name_of(int(table.sequence_keys[row]))}, "
+            f"first {table.real[name][row]:g} at sequenceId "
+            f"{job.job.name_of(int(table.sequence_keys[row]))}, "
             f"itemPosition {table.item_positions[row]}; rescale the column, or set column_data_types to "
             "Float64 for it"
         )

@@ -53,9 +53,9 @@ def find_input_files(path: str, read_format: str, warn: Callable[[str], None]) -
     """The input files in name order: a file, the files of a format in a folder and in its folders, or what a
     pattern matches.
 
-    Hidden files and those below `_` or `.` names (`_SUCCESS`) are not data; files of other formats are told to
-    `warn`. Raises ConfigError when the path or the format is not what the configuration says, DataError for an
-    empty file.
+    Hidden files and those below `_` or `.` names (`_SUCCESS`) are not data; files of other formats are told
+    to `warn`. Raises ConfigError when the path or the format is not what the configuration says, DataError
+    for an empty file.
     """
     if _is_pattern(path):
         entries = _matching(path)
@@ -65,7 +65,8 @@ def find_input_files(path: str, read_format: str, warn: Callable[[str], None]) -
         found = storage.find_files(path)
         if found is None:
             raise ConfigError(
-                f"{FIELD}: {path} does not exist; name a file, a folder or a pattern, relative to project_root"
+                f"{FIELD}: {path} does not exist; name a file, a folder or a pattern, relative to "
+                f"project_root"
             )
         entries = found if _is_the_file(path, found) else _of_folder(path, found, read_format, warn)
     for entry in entries:

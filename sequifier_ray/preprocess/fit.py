@@ -69,8 +69,8 @@ def check_reused(reused: DatasetDescription, roles: Roles, path: str) -> None:
 
 
 def reused_kinds(reused: DatasetDescription, kinds: Mapping[str, str]) -> dict[str, str]:
-    """Kinds as the earlier run's maps ask for them: a map of texts is looked up by text, even where all values
-    now are numbers."""
+    """Kinds as the earlier run's maps ask for them: a map of texts is looked up by text, even where all
+    values now are numbers."""
     changed = dict(kinds)
     for name, id_map in reused.id_maps.items():
         holds_integers = "[unknown]" not in id_map and all(_is_integer(value) for value in id_map)

@@ -13,8 +13,8 @@ from sequifier_ray.preprocess.source import Block
 
 @dataclass(frozen=True)
 class Flaw:
-    """`count` cases of one kind: `subject` with {n} and {s} for number and plural, the first of them at `place`
-    (a file and a row, or any numbers that rise with the order of the rows), and what to do."""
+    """`count` cases of one kind: `subject` with {n} and {s} for number and plural, the first of them at
+    `place` (a file and a row, or any numbers that rise with the order of the rows), and what to do."""
 
     subject: str
     count: int

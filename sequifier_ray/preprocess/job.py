@@ -19,8 +19,8 @@ from sequifier_ray.preprocess.values import ReadingRules
 
 @dataclass(frozen=True)
 class Job:
-    """A run: `tasks` read the files; partition p holds sequences `bounds[p]` to `bounds[p + 1]` of `index`, and its
-    rows lie in `pieces` (none before they are written), below the folder `work`."""
+    """A run: `tasks` read the files; partition p holds sequences `bounds[p]` to `bounds[p + 1]` of `index`,
+    and its rows lie in `pieces` (none before they are written), below the folder `work`."""
 
     config: PreprocessConfig
     files: tuple[SourceFile, ...]

@@ -20,8 +20,8 @@ from sequifier_ray.preprocess.vocabulary import Moments, fit_moments
 
 @dataclass(frozen=True)
 class SplitPart:
-    """A partition's share of one split: `windows` at the stored width and stride, `padding` the places in them
-    that no event fills."""
+    """A partition's share of one split: `windows` at the stored width and stride, `padding` the places in
+    them that no event fills."""
 
     segments: int
     events: int

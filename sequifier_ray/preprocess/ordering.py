@@ -28,8 +28,8 @@ def _is_sorted(keys: Int64, positions: Int64) -> bool:
 def position_flaws(
     table: EventTable, *, consecutive: bool, name_of: Callable[[int], object], partition: int
 ) -> list[Flaw]:
-    """Repeated positions of a sorted table, and gaps where positions must be `consecutive`; `name_of` gives the
-    id of a sequence key."""
+    """Repeated positions of a sorted table, and gaps where positions must be `consecutive`; `name_of` gives
+    the id of a sequence key."""
     keys, positions = table.sequence_keys, table.item_positions
     is_same = keys[1:] == keys[:-1]
     flaws = []

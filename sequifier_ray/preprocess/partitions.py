@@ -24,8 +24,8 @@ def bytes_per_row(roles: Roles) -> int:
 def cut_partitions(n_rows: Int64, row_bytes: int, target_bytes: int = PARTITION_BYTES) -> Int64:
     """Where to cut sequences into partitions: int64 `[n_partitions + 1]`, from 0 to n_sequences, rising.
 
-    As many as bring them near `target_bytes`, at least 8 where there are 8 sequences, balanced by the sequences'
-    `n_rows`; every partition holds at least one whole sequence.
+    As many as bring them near `target_bytes`, at least 8 where there are 8 sequences, balanced by the
+    sequences' `n_rows`; every partition holds at least one whole sequence.
     """
     n_sequences, n_events = len(n_rows), int(n_rows.sum())
     wanted = -(-n_events * row_bytes // target_bytes)
@@ -42,5 +42,6 @@ def cut_partitions(n_rows: Int64, row_bytes: int, target_bytes: int = PARTITION_
 
 
 def partition_of(keys: Int64, first_keys: Int64) -> Int64:
-    """The partition of every row, by its sequence's key; `first_keys` are those that partitions begin with."""
+    """The partition of every row, by its sequence's key; `first_keys` are those that partitions begin
+    with."""
     return np.searchsorted(first_keys, keys, side="right").astype(np.int64) - 1

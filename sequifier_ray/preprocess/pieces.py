@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,7 @@ def write_piece(path: Path, layout: PieceLayout, coded: CodedTable, partitions: 
     bounds = np.searchsorted(partitions, np.arange(layout.n_partitions + 1)).tolist()
     whole = pa.record_batch([pa.array(array) for array in arrays], names=[str(i) for i in range(len(arrays))])
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, whole.schema) as writer:
-        for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+        for start, stop in pairwise(bounds):
             writer.write_batch(whole.slice(start, stop - start))
     for i, name in enumerate(layout.categorical):
         coded.values[name].alias("value").to_frame().write_ipc(_values_path(path, i))

@@ -46,9 +46,9 @@ def preprocess(
 ) -> PreprocessSummary:
     """Turn the input table into the shards and metadata of every split, all published at once.
 
-    Without an engine the passes run in threads of this process. `n_cores` is also the number of polars threads,
-    which has an effect only in a process that has not used polars yet, as in the command line. Raises
-    ConfigError or DataError; earlier results are then as they were.
+    Without an engine the passes run in threads of this process. `n_cores` is also the number of polars
+    threads, which has an effect only in a process that has not used polars yet, as in the command line.
+    Raises ConfigError or DataError; earlier results are then as they were.
     """
     if config.n_cores is not None:
         os.environ["POLARS_MAX_THREADS"] = str(min(config.n_cores, os.cpu_count() or 1))
@@ -61,9 +61,8 @@ def preprocess(
     outputs = outputs_of(config)
     for line in ignored_settings(config):
         report(f"warning: {line}")
-    with exclusive(outputs):
-        with _importing("torch" if config.write_format == "pt" else "pyarrow.parquet"):
-            return _run_passes(config, outputs, engine or LocalEngine(config.n_cores), Progress.to(report))
+    with exclusive(outputs), _importing("torch" if config.write_format == "pt" else "pyarrow.parquet"):
+        return _run_passes(config, outputs, engine or LocalEngine(config.n_cores), Progress.to(report))
 
 
 def _run_passes(
@@ -118,7 +117,8 @@ def _partition(job: Job, engine: Engine, progress: Progress) -> tuple[Job, dict[
     rows, expected = sum(result.rows for result in spilled), int(job.index.n_rows.sum())
     if rows != expected:
         raise DataError(
-            f"{rows:,} rows were read after {expected:,} had been counted: the input changes while it is read; "
+            f"{rows:,} rows were read after {expected:,} had been counted: the input changes while it is "
+            f"read; "
             "run again when nothing writes to it"
         )
     pieces = tuple(job.work / piece for result in spilled for piece in result.pieces)
@@ -200,7 +200,8 @@ def _check_others(
         source = f"configs/id_maps/{name}.json" if is_precomputed else config.metadata_config_path
         if others == events:
             raise DataError(
-                f'column "{name}": {source} knows none of its values, so that every event would be [other]; name '
+                f'column "{name}": {source} knows none of its values, so that every event would be [other]; '
+                f"name "
                 "the map of this column, or leave it out"
             )
         if others:

@@ -1,7 +1,7 @@
 """All results of a run become visible together, or the earlier ones stay.
 
-A run builds in `data/.<name>-preprocess/new` and keeps what it has worked out in `work` beside it. To publish,
-earlier results of the same name move to
+A run builds in `data/.<name>-preprocess/new` and keeps what it has worked out in `work` beside it. To
+publish, earlier results of the same name move to
 `retiring` beside it, which is then renamed `previous`; the new ones take their places, one rename each,
 the description last; `previous` becomes `obsolete` and is deleted. So `previous` exists exactly while
 whatever is in place is new but perhaps not complete, and a run that fails, or the next one after a kill,
@@ -67,8 +67,8 @@ class Outputs:
         return self.description if entry == DESCRIPTION else self.data_folder / entry
 
     def published(self) -> list[str]:
-        """Entries that an earlier run published, in any output form; known by the metadata that goes with them,
-        for other files may have such names too."""
+        """Entries that an earlier run published, in any output form; known by the metadata that goes with
+        them, for other files may have such names too."""
         pattern = re.compile(re.escape(self.name) + r"-split\d+(\.(parquet|csv|metadata\.json))?")
         entries = [
             p.name for p in self.data_folder.iterdir() if pattern.fullmatch(p.name) and _has_metadata(p)
@@ -82,7 +82,8 @@ class Outputs:
             target = self.target(entry)
             if entry not in published and (target.exists() or target.is_symlink()):
                 raise DataError(
-                    f"{target} is in the way of the results and was not written by `sequifier-ray preprocess`; move "
+                    f"{target} is in the way of the results and was not written by `sequifier-ray "
+                    f"preprocess`; move "
                     "it elsewhere"
                 )
 
@@ -167,8 +168,8 @@ def _has_lock(handle: IO[str], path: Path) -> bool:
 def staged(outputs: Outputs, *, keep_work: bool = False) -> Iterator[Path]:
     """The folder to build in; on leaving without an error everything in it is published.
 
-    After an error everything is cleared, with `keep_work` all but what a later run goes on from. Raises DataError,
-    naming the path, where the disk is full or not writable.
+    After an error everything is cleared, with `keep_work` all but what a later run goes on from. Raises
+    DataError, naming the path, where the disk is full or not writable.
     """
     try:
         outputs.new.mkdir(parents=True, exist_ok=True)

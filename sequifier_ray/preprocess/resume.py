@@ -154,7 +154,8 @@ def _report_roles(
             continue
         file, row, text = seen.first_text
         report.report(
-            f'warning: column "{name}" is taken as text: {seen.numbers:,} of its {seen.values:,} values are numbers, '
-            f"but row {row:,} of {files[file].path} holds {text!r}; list it in csv.null_values, or mend it, if the "
+            f'warning: column "{name}" is taken as text: {seen.numbers:,} of its {seen.values:,} values are '
+            f"numbers, but row {row:,} of {files[file].path} holds {text!r}; list it in csv.null_values, or "
+            f"mend it, if the "
             "column is real"
         )

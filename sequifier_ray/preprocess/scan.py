@@ -16,7 +16,8 @@ from sequifier_ray.preprocess.source import Block, SourceFile, Task, read_blocks
 
 @dataclass(frozen=True)
 class Scan:
-    """What scanning needs: the files, the columns to read, which of them is the id, the decimal mark of CSV."""
+    """What scanning needs: the files, the columns to read, which of them is the id, the decimal mark of
+    CSV."""
 
     files: tuple[SourceFile, ...]
     columns: tuple[str, ...]
@@ -89,7 +90,8 @@ def scan_in_order(scan: Scan, tasks: Sequence[Task], max_rows: int) -> list[tupl
 
 
 def finish_scan(scan: Scan, results: Sequence[ScanResult]) -> tuple[SequenceIndex, dict[str, Evidence]]:
-    """All sequences, and the evidence of every CSV column. Raises DataError for null ids or no rows at all."""
+    """All sequences, and the evidence of every CSV column. Raises DataError for null ids or no rows at
+    all."""
     refuse_flaws(flaw for result in results for flaw in result.flaws)
     if not sum(result.rows for result in results):
         paths = ", ".join(file.path for file in scan.files[:3])

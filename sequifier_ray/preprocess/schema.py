@@ -19,8 +19,8 @@ USABLE = (INTEGER, REAL, BOOLEAN, TEXT, EMPTY)
 
 @dataclass(frozen=True)
 class Roles:
-    """What is made of every column: features in their order, each categorical or real; the columns that are no
-    features; the kind of each of them; and whether a value_cutoff split has timestamps as boundaries."""
+    """What is made of every column: features in their order, each categorical or real; the columns that are
+    no features; the kind of each of them; and whether a value_cutoff split has timestamps as boundaries."""
 
     columns: tuple[str, ...]
     categorical: tuple[str, ...]

@@ -50,8 +50,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive rows as they were read; `first_row` is the number of its first one in the file, from 1; `keys`
-    are the id and position columns, where both are among them."""
+    """Consecutive rows as they were read; `first_row` is the number of its first one in the file, from 1;
+    `keys` are the id and position columns, where both are among them."""
 
     path: str
     file: int

@@ -80,8 +80,8 @@ def normalize(values: Float64, mean: float, std: float) -> Float64:
 
 
 def listed_values(values: pl.Series, counts: Int64, limit: Cardinality | None) -> pl.Series:
-    """Those of the distinct `values`, which occur `counts` times, that have an id of their own; sorted as they
-    were."""
+    """Those of the distinct `values`, which occur `counts` times, that have an id of their own; sorted as
+    they were."""
     keep = counts > 0
     if limit is not None and limit.min_freq is not None:
         keep &= counts >= limit.min_freq
@@ -94,7 +94,8 @@ def listed_values(values: pl.Series, counts: Int64, limit: Cardinality | None) -
 
 
 def bucket_of(value: str | int, hashing: HashedRest) -> int:
-    """The id of a value that is not listed: the first 8 bytes of sha256("<seed>:<value>") modulo the buckets."""
+    """The id of a value that is not listed: the first 8 bytes of sha256("<seed>:<value>") modulo the
+    buckets."""
     digest = hashlib.sha256(f"{hashing.seed}:{value}".encode()).digest()
     return hashing.first_id + int.from_bytes(digest[:8], "big") % hashing.num_buckets
 

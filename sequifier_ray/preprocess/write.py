@@ -50,7 +50,8 @@ def outputs_of(config: PreprocessConfig) -> Outputs:
 
 
 def number_shards(fits: Sequence[PartitionFit]) -> tuple[tuple[int, ...], ...]:
-    """The number of each partition's shard in each split, `[n_splits][n_partitions]`; -1 where it has none."""
+    """The number of each partition's shard in each split, `[n_splits][n_partitions]`; -1 where it has
+    none."""
     numbers = []
     for split in range(len(fits[0].splits)):
         has_shard = [fit.splits[split].segments > 0 for fit in fits]

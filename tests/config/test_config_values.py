@@ -118,11 +118,10 @@ def test_settings_without_effect_are_told(train: Any) -> None:
 
 
 def test_preprocess_settings_without_effect_are_told(preprocess: Any) -> None:
-    given = "batches_per_file: 1024\ncontinue_preprocessing: true\nprocess_by_file: false\nwindow_length"
+    given = "batches_per_file: 1024\nprocess_by_file: false\nwindow_length"
     lines = preprocess_module.ignored_settings(preprocess(("window_length", given)))
     assert [line.split(" ")[0].rstrip(":") for line in lines] == [
         "batches_per_file",
-        "continue_preprocessing",
         "process_by_file",
     ]
     assert preprocess_module.ignored_settings(preprocess()) == []

@@ -221,9 +221,6 @@ def test_unsupported_in_train(train: Any, old: str, new: str, line: int, name: s
     "field",
     [
         "additional_config_paths: [a.yaml]",
-        "cardinality_config: {kind: {top_k: 3}}",
-        "mask_column: kind",
-        "curriculum_column: kind",
         "window_lengths: [3]",
         "prediction_aligned_splits: true",
         "prediction_alignment_steps: 3",
@@ -242,7 +239,7 @@ def test_unsupported_in_preprocess(preprocess: Any, field: str) -> None:
 def test_unsupported_fields_that_ask_for_nothing_are_as_good_as_absent(train: Any, preprocess: Any) -> None:
     plain = train()
     assert train(("world_size: 1", "layer_type_dtypes: null\n  bert_spec: {}")) == plain
-    empty = "mask_column: null\ndepth_layouts: {}\nallow_sequence_splitting: false\nwindow_length"
+    empty = "prediction_length: null\ndepth_layouts: {}\nallow_sequence_splitting: false\nwindow_length"
     assert preprocess(("window_length", empty)) == preprocess()
 
 
@@ -290,8 +287,8 @@ def test_overrides_are_checked_like_the_file(train: Any, preprocess: Any) -> Non
         train(overrides={"global_training.batch_size": 0})
     with pytest.raises(ConfigError, match=r'^command line: unknown field "selected_colums" \(did you mean'):
         preprocess(overrides={"selected_colums": ["a"]})
-    with pytest.raises(ConfigError, match=r'^command line: "mask_column" is not supported yet'):
-        preprocess(overrides={"mask_column": "a"})
+    with pytest.raises(ConfigError, match=r'^command line: "depth_layouts" is not supported yet'):
+        preprocess(overrides={"depth_layouts": "a"})
     assert preprocess(overrides={"selected_columns": ["a", "b"]}).selected_columns == ("a", "b")
 
 

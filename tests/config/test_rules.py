@@ -25,9 +25,8 @@ DECODER = "target_columns: [kind]"
         (
             "dim_model: 8",
             "dim_model: 6\n      position_encoding: {type: rope}",
-            "train.yaml:18: model.backbone.architecture.position_encoding.type: rope needs an "
-            "even head width; "
-            "dim_model 6 over 2 heads gives 3",
+            "train.yaml:18: model.backbone.architecture.position_encoding.type: rope needs an even head "
+            "width; dim_model 6 over 2 heads gives 3",
         ),
         (
             "n_heads: 2",
@@ -215,6 +214,65 @@ def test_train_rule(train: Any, old: str, new: str, text: str) -> None:
         (
             "selected_columns: [a, b, sequenceId]\ncolumn_data_types: {a: Int64}\n",
             "preprocess.yaml:5: column_data_types: lacks ['b']; if set, it names every processed column",
+        ),
+        (
+            "column_data_types: {a: Utf8}\n",
+            "preprocess.yaml:4: column_data_types.a: found Utf8; allowed: Int8, Int16, Int32, Int64, UInt8, ",
+        ),
+        (
+            "real_columns: [a]\ncolumn_data_types: {a: Int64}\n",
+            "column_data_types.a: found Int64 for a column that real_columns names; allowed: Float32 or "
+            "Float64",
+        ),
+        (
+            "categorical_columns: [a]\ncolumn_data_types: {a: Float32}\n",
+            "column_data_types.a: found Float32 for a column that categorical_columns names; allowed: an "
+            "integer",
+        ),
+        (
+            "missing_indicator: true\n",
+            "missing_indicator: found true, but missing_real: error refuses missing values; set "
+            "missing_real: mean",
+        ),
+        (
+            "mask_column: m\n",
+            "mask_column: found m; masking needs maps and statistics of an unmasked run: set "
+            "metadata_config_path",
+        ),
+        (
+            "sequence_id_column: at\nitem_position_column: at\n",
+            "item_position_column: found at, which is sequence_id_column too; name two columns",
+        ),
+        (
+            "cardinality_config: {a: {}}\n",
+            "cardinality_config.a.top_k: set exactly one of top_k and min_freq",
+        ),
+        (
+            "cardinality_config: {a: {top_k: 0}}\n",
+            "preprocess.yaml:4: cardinality_config.a.top_k: found 0; allowed: at least 1",
+        ),
+        (
+            "cardinality_config: {a: {topk: 4}}\n",
+            'unknown field "cardinality_config.a.topk" (did you mean "top_k"?)',
+        ),
+        (
+            "cardinality_config: {a: {top_k: 4}}\nreal_columns: [a]\n",
+            "cardinality_config.a: a is also in real_columns; keep one of the two",
+        ),
+        (
+            "cardinality_config: {a: {top_k: 4}}\nmetadata_config_path: x.json\n",
+            "cardinality_config: the vocabularies come from metadata_config_path; remove one of the two",
+        ),
+        ("use_precomputed_maps: [a/b]\n", "use_precomputed_maps: found 'a/b'; a column with a / in its name"),
+        (
+            "csv: {separator: ab}\n",
+            "preprocess.yaml:4: csv.separator: found 'ab'; allowed: one ASCII character",
+        ),
+        ("csv: {decimal: ',', separator: ','}\n", "csv.separator: found ',', which is also quote or decimal"),
+        ("csv: {encoding: ebcdic1}\n", "csv.encoding: found 'ebcdic1'; allowed: an encoding, such as utf-8"),
+        (
+            "read_format: parquet\ncsv: {separator: ','}\n",
+            "preprocess.yaml:5: csv: describes CSV files, but read_format is parquet; remove it",
         ),
     ],
 )

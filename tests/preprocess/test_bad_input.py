@@ -104,7 +104,8 @@ def test_ids_and_positions_that_are_floats(project: Any, events: Any) -> None:
     text = 'column "sequenceId" holds 12 values of type Float32, first 0.0 in row 1 of '
     expect(project, events, table, DataError, text)
     table = events([12]).with_columns(pl.col("itemPosition").cast(pl.Float32))
-    text = 'column "itemPosition" holds 12 values other than 64-bit integers (it is of type Float32), first 0.0 in'
+    text = 'column "itemPosition" holds 12 values other than 64-bit integers (it is of type Float32), first '
+    "0.0 in"
     expect(project, events, table, DataError, text)
 
 
@@ -134,7 +135,8 @@ def test_missing_reals_are_counted_over_all_files(project: Any, events: Any, val
     with pytest.raises(DataError) as caught:
         project.run(preprocessing_data_path="many")
     assert str(caught.value) == (
-        f'real column "size" holds 2 missing values (null or NaN), first in row 2 of {project.root}/many/b.parquet '
+        f'real column "size" holds 2 missing values (null or NaN), first in row 2 of '
+        f"{project.root}/many/b.parquet "
         "(sequenceId 1, itemPosition 6); set missing_real: mean or zero, or fill or drop these rows"
     )
 
@@ -197,7 +199,8 @@ def test_column_of_a_type_without_role(project: Any, events: Any) -> None:
 
 def test_real_column_to_be_stored_as_integer(project: Any, events: Any) -> None:
     types = {"kind": "Int64", "level": "Int64", "size": "Int64"}
-    text = "column_data_types.size: found Int64 for a column that real_columns names; allowed: Float32 or Float64"
+    text = "column_data_types.size: found Int64 for a column that real_columns names; allowed: Float32 or "
+    "Float64"
     expect(project, events, events([12]), ConfigError, text, column_data_types=types, real_columns=["size"])
     text = 'categorical column "size" holds 11 values unfit as categories, first 3.52'
     expect(project, events, events([12]), DataError, text, column_data_types=types)
@@ -255,7 +258,8 @@ def test_cutoff_column_that_decreases(project: Any, events: Any) -> None:
 
 def test_cutoff_of_another_type(project: Any, events: Any) -> None:
     cutoff = {"split_method": "value_cutoff", "split_ratios": None, "split_column": "level"}
-    text = 'split_column "level" holds 12 values other than ISO dates or timestamps (it is of type Int64), first 0 in row 1'
+    text = 'split_column "level" holds 12 values other than ISO dates or timestamps (it is of type Int64), '
+    "first 0 in row 1"
     expect(project, events, events([12]), DataError, text, split_values=["2024-01-01"], **cutoff)
     cutoff["split_column"] = "kind"
     text = "split_column \"kind\" holds 12 values other than ISO dates or timestamps, first 'k0' in row 1 of "

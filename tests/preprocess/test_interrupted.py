@@ -1,4 +1,5 @@
-"""`continue_preprocessing`: killed at any moment, a run is gone on with, and what was finished is not done again."""
+"""`continue_preprocessing`: killed at any moment, a run is gone on with, and what was finished is not done
+again."""
 
 from __future__ import annotations
 

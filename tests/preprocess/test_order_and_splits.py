@@ -6,11 +6,9 @@ import hashlib
 from datetime import date, datetime, timedelta, timezone
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequifier_ray.errors import DataError
 from sequifier_ray.preprocess.columns import SPLIT, EventTable
 from sequifier_ray.preprocess.ordering import order_events, position_flaws
 from sequifier_ray.preprocess.partitions import cut_partitions

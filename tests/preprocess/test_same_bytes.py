@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +108,10 @@ def test_csv_gives_what_parquet_gives(project: Any) -> None:
 
 
 @pytest.fixture
-def small_partitions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions of a few rows, as a table of many gigabytes has them."""
     monkeypatch.setattr(partitions.cut_partitions, "__defaults__", (600,))
     monkeypatch.setattr("sequifier_ray.preprocess.source.TASK_ROWS", 50)
-    yield
 
 
 def test_many_partitions_and_tasks(project: Any, events: Any, small_partitions: None) -> None:
