@@ -1,4 +1,5 @@
-"""The command line: ``make``, ``preprocess``, ``train``. What is heavy is imported inside the commands."""
+"""The command line: ``make``, ``inspect``, ``preprocess``, ``train``. What is heavy is imported inside the
+commands."""
 
 from __future__ import annotations
 
@@ -86,6 +87,47 @@ def preprocess(
 
     for line in describe(run(config, _report, engine, address)):
         print(line)
+    return 0
+
+
+@app.command()
+def inspect(
+    path: Annotated[
+        str, typer.Argument(help="Table (file, folder, pattern, URI), folder of a split, or dataset JSON.")
+    ],
+    config_path: Annotated[
+        str | None, typer.Option(help="preprocess.yaml with the settings to look at a table with.")
+    ] = None,
+    window_length: Annotated[int | None, typer.Option(help="Width of windows in events.")] = None,
+    window_stride: Annotated[
+        int | None, typer.Option(help="Events between windows; the width if not given.")
+    ] = None,
+    world_size: Annotated[
+        int | None, typer.Option(help="Say how many samples each of so many ranks has.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every shard and compare it with its table.")
+    ] = False,
+    verbose: Verbose = False,
+) -> int:
+    """Say what a table or a preprocessed data set holds, and what windows would make of it."""
+    named = {"window_length": window_length, "window_stride": window_stride}
+    overrides = {name: value for name, value in named.items() if value is not None}
+
+    from sequifier_ray.inspection.run import inspect as run
+
+    found = run(path, config_path, overrides, world_size, verify, _report_aside)
+    if as_json:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps([asdict(facts) for facts in found], ensure_ascii=False))
+        return 0
+    from sequifier_ray.inspection.report import lines_of
+
+    for i, facts in enumerate(found):
+        print("\n" * (i > 0) + "\n".join(lines_of(facts)))
     return 0
 
 
@@ -193,6 +235,11 @@ def _report(line: str) -> None:
     except BrokenPipeError:
         # Whoever read our lines has left (`| head`); the work goes on.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report_aside(line: str) -> None:
+    """To stderr: what stdout holds is for another program."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _tell(error: Exception, verbose: bool) -> int:

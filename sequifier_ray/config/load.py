@@ -42,6 +42,12 @@ def load_preprocess(path: str, overrides: Mapping[str, Any] | None = None) -> Pr
     return _validated(PreprocessConfig, source, refused_in_preprocess, PREPROCESS_FIELDS)
 
 
+def make_preprocess(values: Mapping[str, Any]) -> PreprocessConfig:
+    """The configuration that values from the command line alone make; see ``load_preprocess``."""
+    source = Source("command line", dict(values), {}, frozenset({()}))
+    return _validated(PreprocessConfig, source, refused_in_preprocess, PREPROCESS_FIELDS)
+
+
 def load_train(path: str, overrides: Mapping[str, Any] | None = None) -> TrainConfig:
     """The configuration of a training run; see ``load_preprocess``."""
     source = read_yaml(path)
