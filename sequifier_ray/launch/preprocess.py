@@ -46,7 +46,7 @@ def preprocess(
     from sequifier_ray.launch.ray_cluster import connected
     from sequifier_ray.launch.ray_preprocess import RayEngine
 
-    n_cpus = config.n_cores or os.cpu_count() or 1
+    n_cpus = min(config.n_cores or 10**9, os.cpu_count() or 1)
     # One task a CPU: polars must not take all of them in each.
     variables = {"env_vars": {"POLARS_MAX_THREADS": "1"}}
     with connected(address, n_cpus, "--address", report, runtime_env=variables):

@@ -123,7 +123,7 @@ def encode(job: EncodeJob, table: EventTable, segments: Segments) -> ShardData:
         start_positions=table.item_positions[segments.start_rows],
         item_positions=None if is_consecutive else table.item_positions[rows],
         offsets=np.append(0, np.cumsum(segments.lengths)).astype(np.int64),
-        sequence_names=TextArray.of([str(job.job.name_of(k)) for k in keys.tolist()]) if is_text else None,
+        sequence_names=TextArray.of(job.job.index.ids.gather(keys).to_list()) if is_text else None,
     )
 
 

@@ -18,10 +18,11 @@ from sequifier_ray.data.metadata import (
 )
 from sequifier_ray.data.shards import smallest_id_dtype
 from sequifier_ray.errors import ConfigError, DataError, nearest
+from sequifier_ray.preprocess.columns import Int64
 from sequifier_ray.preprocess.files import dataset_name
 from sequifier_ray.preprocess.job import Job
 from sequifier_ray.preprocess.kinds import INTEGER, TEXT
-from sequifier_ray.preprocess.measure import PartitionFit, merge_counts, merge_moments
+from sequifier_ray.preprocess.measure import PartitionFit, merge_moments
 from sequifier_ray.preprocess.schema import Roles
 from sequifier_ray.preprocess.vocabulary import (
     IdMap,
@@ -87,16 +88,20 @@ def fit_description(
     job: Job,
     fits: Sequence[PartitionFit],
     values: Mapping[str, pl.Series],
+    counts: Mapping[str, Int64],
     reused: DatasetDescription | None,
 ) -> DatasetDescription:
-    """What every shard and model of this data set needs to know.
+    """What every shard and model of this data set needs to know; `counts` says how often each of the
+    `values` of a category occurs in the rows that were measured.
 
     Vocabularies and statistics come from the rows that were measured, or from `metadata_config_path` or
     `configs/id_maps/<column>.json` where the configuration says so. Raises DataError for columns without a
     value, ConfigError for types that do not fit and names that are taken.
     """
     config, roles = job.config, job.rules.roles
-    vocabularies = {name: _vocabulary(config, name, fits, values[name], reused) for name in roles.categorical}
+    vocabularies = {}
+    for name in roles.categorical:
+        vocabularies[name] = _vocabulary(config, name, values[name], counts[name], reused)
     statistics = {name: _statistics(name, fits, reused) for name in roles.real}
     types = {name: _stored_type(config, name, vocabularies.get(name)) for name in roles.columns}
     indicators = {f"{name}{INDICATOR}": name for name in roles.real if config.missing_indicator}
@@ -148,8 +153,8 @@ def split_paths(config: PreprocessConfig) -> list[str]:
 def _vocabulary(
     config: PreprocessConfig,
     name: str,
-    fits: Sequence[PartitionFit],
     values: pl.Series,
+    counts: Int64,
     reused: DatasetDescription | None,
 ) -> Vocabulary:
     if name in (config.use_precomputed_maps or ()):
@@ -157,7 +162,6 @@ def _vocabulary(
         return Vocabulary(id_map, n_classes(id_map), None)
     if reused is not None:
         return Vocabulary(dict(reused.id_maps[name]), reused.n_classes[name], reused.hashed_columns.get(name))
-    counts = merge_counts(fits, name, len(values))
     if not counts.any():
         where = "" if not len(values) or config.normalize_on_all_data else " in split 0"
         remedy = ", which its vocabulary is fitted on" if where else ""

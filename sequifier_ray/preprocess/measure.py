@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,30 +39,38 @@ class PartitionFit:
     splits: tuple[SplitPart, ...]
     missing: dict[str, int]
     moments: dict[str, Moments]
-    counts: dict[str, tuple[list[int], list[int]]]
+    counts: dict[str, tuple[Int64, Int64]]
     flaws: list[Flaw]
 
     def save(self, path: Path) -> None:
         """Write to a file that is seen whole or not at all."""
-        storage.write_atomic(str(path), json.dumps(asdict(self)))
+        arrays = [array for pair in self.counts.values() for array in pair]
+        rest = json.dumps(asdict(replace(self, counts=dict.fromkeys(self.counts, ()))))  # type: ignore[arg-type]
+        file = io.BytesIO()
+        np.savez(file, *arrays, rest=np.frombuffer(rest.encode(), np.uint8))
+        storage.write_atomic(str(path), file.getvalue())
 
     @staticmethod
     def load(path: Path) -> PartitionFit:
         """Read what `save` wrote."""
-        values = json.loads(path.read_text())
+        with np.load(path) as arrays:
+            values = json.loads(arrays["rest"].tobytes())
+            counts = {}
+            for i, name in enumerate(values["counts"]):
+                counts[name] = (arrays[f"arr_{2 * i}"], arrays[f"arr_{2 * i + 1}"])
         return PartitionFit(
             values["rows"],
             tuple(SplitPart(**part) for part in values["splits"]),
             values["missing"],
             {name: Moments(**moments) for name, moments in values["moments"].items()},
-            {name: (codes, counts) for name, (codes, counts) in values["counts"].items()},
+            counts,
             [Flaw(**{**flaw, "place": tuple(flaw["place"])}) for flaw in values["flaws"]],
         )
 
 
 def fit_partition(job: Job, partition: int) -> PartitionFit:
     """Measure one partition; what an interrupted run has measured is taken as it is."""
-    path = job.work / f"fit-{partition:05d}.json"
+    path = job.work / f"fit-{partition:05d}.npz"
     if path.exists():
         return PartitionFit.load(path)
     fit = measure(job, job.read(partition), partition)
@@ -98,10 +107,10 @@ def _part(segments: Segments, window_length: int, window_stride: int) -> SplitPa
     return SplitPart(len(segments.lengths), segments.n_events, windows, int(short.sum()))
 
 
-def _count(codes: Int32) -> tuple[list[int], list[int]]:
+def _count(codes: Int32) -> tuple[Int64, Int64]:
     counts = np.bincount(codes[codes >= 0])
     occurring = np.flatnonzero(counts)
-    return occurring.tolist(), counts[occurring].tolist()
+    return occurring, counts[occurring]
 
 
 def count_windows(lengths: Int64, window_length: int, window_stride: int) -> int:
@@ -117,10 +126,14 @@ def merge_moments(fits: Sequence[PartitionFit], name: str) -> Moments:
     return moments
 
 
-def merge_counts(fits: Sequence[PartitionFit], name: str, n_values: int) -> Int64:
-    """How often each of the `n_values` values of a category occurs over all partitions."""
-    totals = np.zeros(n_values, np.int64)
-    for fit in fits:
-        codes, counts = fit.counts[name]
-        totals[np.array(codes, np.int64)] += np.array(counts, np.int64)
-    return totals
+class ValueCounts:
+    """How often each value of each category occurs, over all partitions that were added."""
+
+    def __init__(self, n_values: Mapping[str, int]) -> None:
+        self.totals: dict[str, Int64] = {name: np.zeros(n, np.int64) for name, n in n_values.items()}
+
+    def take(self, fit: PartitionFit) -> PartitionFit:
+        """Add the counts of a partition; its fit without them, for those of all would not fit into memory."""
+        for name, (codes, counts) in fit.counts.items():
+            self.totals[name][codes] += counts
+        return replace(fit, counts={})

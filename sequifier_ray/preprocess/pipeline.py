@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from sequifier_ray.data.metadata import DatasetDescription
+    from sequifier_ray.preprocess.columns import Int64
     from sequifier_ray.preprocess.encode import Encoded, EncodeJob
     from sequifier_ray.preprocess.engine import Engine
     from sequifier_ray.preprocess.job import Job
@@ -83,11 +84,11 @@ def _run_passes(
         reused = read_reused(config)
         job = prepare(config, outputs, engine, progress, reused)
         job, values = _partition(job, engine, progress)
-        fits = _fit(job, engine, progress)
+        fits, counts = _fit(job, values, engine, progress)
         n_rows = job.index.n_rows
         events = [sum(fit.splits[i].events for fit in fits) for i in range(len(fits[0].splits))]
         refuse_empty_splits(events, config, len(n_rows), int(n_rows.max()))
-        description = fit_description(job, fits, values, reused)
+        description = fit_description(job, fits, values, counts, reused)
         encoded = _encode(_encode_job(job, description, values, fits, new), engine, progress, fits)
         _check_others(description, config, encoded, sum(events), report)
         splits = finish(new, job.work, description, encoded)
@@ -126,15 +127,21 @@ def _partition(job: Job, engine: Engine, progress: Progress) -> tuple[Job, dict[
     return job, merge_values(pieces, job.layout)
 
 
-def _fit(job: Job, engine: Engine, progress: Progress) -> list[PartitionFit]:
+def _fit(
+    job: Job, values: dict[str, pl.Series], engine: Engine, progress: Progress
+) -> tuple[list[PartitionFit], dict[str, Int64]]:
+    """What each partition says, and how often each value of a category occurs in all of them."""
     from sequifier_ray.preprocess.flaws import refuse_flaws
-    from sequifier_ray.preprocess.measure import fit_partition
+    from sequifier_ray.preprocess.measure import ValueCounts, fit_partition
 
     partitions = range(len(job.bounds) - 1)
     results = engine.map(fit_partition, job, partitions)
-    fits = list(progress.follow("fit", results, len(partitions), lambda fit: fit.rows))
+    counts = ValueCounts({name: len(known) for name, known in values.items()})
+    fits = [
+        counts.take(fit) for fit in progress.follow("fit", results, len(partitions), lambda fit: fit.rows)
+    ]
     refuse_flaws(flaw for fit in fits for flaw in fit.flaws)
-    return fits
+    return fits, counts.totals
 
 
 def _encode_job(
