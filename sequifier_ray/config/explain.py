@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from sequifier_ray.config.base import NamedArguments, RuleError, Section
+from sequifier_ray.config.base import INTEGER_BOUND, NamedArguments, RuleError, Section
 from sequifier_ray.errors import nearest
 
 Path = tuple[str, ...]
@@ -92,7 +92,8 @@ def _allowed(detail: ErrorDetails) -> str:
         return str(context["expected"]).replace("'", "")
     if kind in COMPARED:
         name, word = COMPARED[kind]
-        return f"{word} {context[name]:g}"
+        limit = context[name]
+        return f"{word} {limit:g}" if abs(limit) < INTEGER_BOUND else f"{word} {'-' * (limit < 0)}2^63"
     if kind in ("model_type", "model_attributes_type"):
         return "a section (`field: value` on each line)"
     return ALLOWED.get(kind, detail["msg"])
