@@ -36,7 +36,8 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Replace a field: --set global_training.batch_size=16; repeatable. VALUE is YAML.",
+        help="Replace a field of the file, dotted where it is in a section: --set seed=7; repeatable. "
+        "VALUE is YAML.",
     ),
 ]
 

@@ -24,8 +24,7 @@ def parse_settings(settings: Sequence[str], options: Mapping[str, str]) -> dict[
         name, separator, text = setting.partition("=")
         name = name.strip()
         if not separator or not all(name.split(".")):
-            example = "global_training.batch_size=16"
-            raise ConfigError(f'--set: found "{setting}"; allowed: NAME=VALUE, such as {example}')
+            raise ConfigError(f'--set: found "{setting}"; allowed: NAME=VALUE, such as seed=7')
         value = _value(name, text)
         for option, field in options.items():
             if _is_within(name, field) or _is_within(field, name):

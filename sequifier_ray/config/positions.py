@@ -16,6 +16,7 @@ from sequifier_ray.errors import ConfigError, DataError
 
 Path = tuple[str, ...]
 MAX_LEVELS = 50
+MAX_VALUES = 200_000
 
 _FLOAT = re.compile(
     r"""^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?
@@ -75,6 +76,8 @@ def read_yaml(file: str, named_at: str = "") -> Source:
         text = _text(file)
     except DataError as error:
         raise ConfigError(f"{before}{error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{before}{file} is not UTF-8 text; write it again") from error
     if text is None:
         raise ConfigError(f"{before}{file} does not exist; {remedy}")
     values, places = parse(text, lambda line: f"{file}:{line}")
@@ -127,8 +130,8 @@ def _text(file: str) -> str | None:
     if stat.S_ISFIFO(mode):
         pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         os.set_blocking(pipe, True)
-        with open(pipe, "rb") as content:
-            return content.read().decode("utf-8", errors="replace")
+        with open(pipe, encoding="utf-8") as content:
+            return content.read()
     if stat.S_ISCHR(mode) and not os.path.samefile(path, os.devnull):
         raise ConfigError(f"{file} is a device; name a file with lines of `field: value`")
     return storage.read_text(file) if storage.exists(file) else None
@@ -146,6 +149,10 @@ def _collect_places(
         raise ConfigError(f"{place}: this section holds itself (an alias with *); write it out")
     if len(path) > MAX_LEVELS:
         raise ConfigError(_too_deep(place))
+    if len(places) > MAX_VALUES:
+        raise ConfigError(
+            f"{place}: more than {MAX_VALUES:,} values, each use of an alias (*) counted; write less"
+        )
     above = (*above, node)
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}

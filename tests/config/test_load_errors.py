@@ -51,6 +51,11 @@ from sequifier_ray.errors import ConfigError
         ("batch_size: 4", "batch_size: null", "global_training.batch_size: found null; allowed: an integer"),
         (
             "batch_size: 4",
+            f"batch_size: 0x{5000 * 'f'}",
+            "found an integer of 20,000 bits; allowed: below 2^63",
+        ),
+        (
+            "batch_size: 4",
             f"batch_size: {10**30}",
             f"global_training.batch_size: found {10**30}; allowed: below 2^63",
         ),
@@ -170,6 +175,11 @@ def test_many_known_fields_are_told_where_none_is_near(train: Any) -> None:
         ("a: 2024-13-45\n", "c.yaml: not valid YAML: month must be in 1..12"),
         ("a: 1\nb: " + 60 * "[" + 60 * "]", "c.yaml:2: nested too deeply; allowed: at most 50 levels"),
         ("a: 1\nb: " + 9999 * "[" + 9999 * "]", "c.yaml:2: nested too deeply; allowed: at most 50 levels"),
+        (
+            "a0: &a0 [1, 2, 3]\n"
+            + "".join(f"a{i}: &a{i} [{', '.join(9 * [f'*a{i - 1}'])}]\n" for i in range(1, 9)),
+            "c.yaml:1: more than 200,000 values, each use of an alias (*) counted; write less",
+        ),
         ("a: \x00\n", "c.yaml:1: not valid YAML: "),
         (b"a: \xff\n", "c.yaml is not UTF-8 text (byte 3)"),
         (None, "c.yaml does not exist; name the configuration with --config-path"),

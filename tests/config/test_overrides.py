@@ -39,7 +39,7 @@ def test_a_later_word_wins_also_over_what_stands_between() -> None:
 @pytest.mark.parametrize(
     ("word", "text"),
     [
-        ("seed", '--set: found "seed"; allowed: NAME=VALUE, such as global_training.batch_size=16'),
+        ("seed", '--set: found "seed"; allowed: NAME=VALUE, such as seed=7'),
         ("=3", '--set: found "=3"; allowed: NAME=VALUE'),
         ("a..b=3", '--set: found "a..b=3"; allowed: NAME=VALUE'),
         ("", '--set: found ""; allowed: NAME=VALUE'),
