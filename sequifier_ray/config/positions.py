@@ -15,6 +15,7 @@ from sequifier_ray import storage
 from sequifier_ray.errors import ConfigError, DataError
 
 Path = tuple[str, ...]
+_MERGE = "tag:yaml.org,2002:merge"
 MAX_LEVELS = 50
 MAX_VALUES = 200_000
 
@@ -156,6 +157,7 @@ def _collect_places(
     above = (*above, node)
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
+        inherited: dict[Path, str] = {}
         for key, value in node.value:
             name = _key(where, key, path)
             if name in seen:
@@ -165,7 +167,13 @@ def _collect_places(
                 )
             seen[name] = _line(key)
             places[(*path, name)] = where(_line(key))
-            _collect_places(where, value, (*path, name), places, above)
+            if key.tag != _MERGE:
+                _collect_places(where, value, (*path, name), places, above)
+                continue
+            for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                _collect_places(where, merged, path, inherited, above)
+        for below, place in inherited.items():
+            places.setdefault(below, place)
     elif isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
             places[(*path, str(i))] = where(_line(item))
@@ -174,7 +182,7 @@ def _collect_places(
 
 def _key(where: Callable[[int], str], key: yaml.Node, path: Path) -> str:
     """A key as text: ``1:`` and ``yes:`` are no text in YAML and would not equal the name of any column."""
-    if isinstance(key, yaml.ScalarNode) and key.tag in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+    if isinstance(key, yaml.ScalarNode) and key.tag in ("tag:yaml.org,2002:str", _MERGE):
         return str(key.value)
     section = f' in "{".".join(path)}"' if path else ""
     if not isinstance(key, yaml.ScalarNode):
