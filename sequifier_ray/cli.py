@@ -3,9 +3,11 @@ commands."""
 
 from __future__ import annotations
 
+import errno
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from sequifier_ray.preprocess.pipeline import PreprocessSummary
 
 EXIT_FAULT = 1
+EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 _WORD_LIST = "--selected-columns"
 
@@ -27,6 +30,16 @@ app = typer.Typer(
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
 Randomize = Annotated[
     bool, typer.Option("--randomize", help="Use a random seed instead of the configured one.")
+]
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Replace a field of the file, dotted where it is in a section: --set seed=7; repeatable. "
+        "VALUE is YAML.",
+    ),
 ]
 
 
@@ -57,7 +70,7 @@ def make(
     for path in make_project(name, demo):
         print(f"wrote {os.path.join(name, path)}")
     filling = "" if demo else "fill in configs/preprocess.yaml and configs/train.yaml, "
-    print(f"next: cd {name}, {filling}then `sequifier-ray preprocess` and `sequifier-ray train`")
+    print(f"next: cd {shlex.quote(name)}, {filling}then `sequifier-ray preprocess` and `sequifier-ray train`")
     return 0
 
 
@@ -66,22 +79,26 @@ def preprocess(
     config_path: Annotated[str, typer.Option(help="Configuration file.")] = "configs/preprocess.yaml",
     data_path: Annotated[str | None, typer.Option(help="Instead of preprocessing_data_path.")] = None,
     selected_columns: Annotated[
-        list[str] | None, typer.Option(help="Instead of selected_columns: a b c, or a,b,c.")
+        list[str] | None,
+        typer.Option(
+            help="Instead of selected_columns: a b c, each word a name as it stands; "
+            "one single word with commas, a,b,c, is split at them."
+        ),
     ] = None,
     engine: Annotated[str, typer.Option(help="Where it works: auto, local or ray.")] = "auto",
     address: Annotated[str | None, typer.Option(help="Ray cluster; RAY_ADDRESS if not given.")] = None,
+    settings: Settings = None,
     randomize: Randomize = False,
     verbose: Verbose = False,
 ) -> int:
     """Turn tables into shards, vocabularies and statistics."""
     from sequifier_ray.config.load import load_preprocess
 
-    overrides: dict[str, Any] = _random_seed() if randomize else {}
-    if data_path is not None:
-        overrides["preprocessing_data_path"] = data_path
-    if selected_columns:
-        overrides["selected_columns"] = _column_names(selected_columns)
-    config = load_preprocess(config_path, overrides)
+    options = {
+        "--data-path": ("preprocessing_data_path", data_path),
+        "--selected-columns": ("selected_columns", _column_names(selected_columns)),
+    }
+    config = load_preprocess(config_path, _overrides(settings, options, randomize))
 
     from sequifier_ray.launch.preprocess import preprocess as run
 
@@ -109,11 +126,15 @@ def inspect(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every shard and compare it with its table.")
     ] = False,
+    settings: Settings = None,
     verbose: Verbose = False,
 ) -> int:
     """Say what a table or a preprocessed data set holds, and what windows would make of it."""
-    named = {"window_length": window_length, "window_stride": window_stride}
-    overrides = {name: value for name, value in named.items() if value is not None}
+    options = {
+        "--window-length": ("window_length", window_length),
+        "--window-stride": ("window_stride", window_stride),
+    }
+    overrides = _overrides(settings, options, randomize=False)
 
     from sequifier_ray.inspection.run import inspect as run
 
@@ -138,13 +159,15 @@ def train(
         str, typer.Option(help="How processes start: auto, ray, torchrun, spawn or local.")
     ] = "auto",
     address: Annotated[str | None, typer.Option(help="Ray cluster, instead of ray.address.")] = None,
+    settings: Settings = None,
     randomize: Randomize = False,
     verbose: Verbose = False,
 ) -> int:
     """Train a model on what preprocess wrote."""
     from sequifier_ray.config.load import load_train
 
-    config = load_train(config_path, _random_seed() if randomize else None)
+    options = {"--address": ("ray.address", address)}
+    config = load_train(config_path, _overrides(settings, options, randomize))
 
     from sequifier_ray.launch.choose import train as run
 
@@ -153,6 +176,7 @@ def train(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; an error of the user becomes a line on stderr."""
+    _open_closed_streams()
     code = _run(list(sys.argv[1:] if arguments is None else arguments))
     if "torch" in sys.modules:
         from sequifier_ray.launch.ranks import leave, under_torchrun
@@ -183,19 +207,22 @@ def _run(words: list[str]) -> int:
 def spread_word_list(words: Sequence[str]) -> list[str]:
     """``--selected-columns a b c`` as a repeated option, which is what the parser knows.
 
-    >>> spread_word_list(["preprocess", "--selected-columns", "a", "b", "--verbose"])
-    ['preprocess', '--selected-columns', 'a', '--selected-columns', 'b', '--verbose']
+    >>> spread_word_list(["preprocess", "--selected-columns=a", "b", "--verbose"])
+    ['preprocess', '--selected-columns=a', '--selected-columns=b', '--verbose']
     """
     spread: list[str] = []
-    is_in_list = False
+    is_in_list = is_empty = lacks_word = False
     for word in words:
         if word.startswith("-"):
-            is_in_list = word == _WORD_LIST
-            spread += [] if is_in_list else [word]
+            lacks_word |= is_empty
+            is_empty = word == _WORD_LIST
+            is_in_list = is_empty or word.startswith(f"{_WORD_LIST}=")
+            spread += [] if is_empty else [word]
         else:
-            spread += [_WORD_LIST, word] if is_in_list else [word]
-    # Without a word after it the option stays, for the parser to complain about.
-    return spread if _WORD_LIST in spread or _WORD_LIST not in words else [*spread, _WORD_LIST]
+            spread.append(f"{_WORD_LIST}={word}" if is_in_list else word)
+            is_empty = False
+    # Without a word after it the option goes last, for the parser to complain about.
+    return [*spread, _WORD_LIST] if lacks_word or is_empty else spread
 
 
 def describe(summary: PreprocessSummary) -> list[str]:
@@ -215,9 +242,25 @@ def describe(summary: PreprocessSummary) -> list[str]:
     ]
 
 
-def _column_names(words: Sequence[str]) -> list[str]:
-    separated = [word.split(",") if "," in word else word.split() for word in words]
-    return [name.strip() for names in separated for name in names if name.strip()]
+def _column_names(words: Sequence[str] | None) -> list[str] | None:
+    """Names as they were typed; only a single word is split at its commas."""
+    if not words:
+        return None
+    if len(words) > 1 or "," not in words[0]:
+        return list(words)
+    return [name.strip() for name in words[0].split(",") if name.strip()]
+
+
+def _overrides(
+    settings: Sequence[str] | None, options: Mapping[str, tuple[str, Any]], randomize: bool
+) -> dict[str, Any]:
+    """What the command line says instead of the file; ``options`` maps further options to field and value."""
+    from sequifier_ray.config.overrides import parse_settings
+
+    given = {option: (field, value) for option, (field, value) in options.items() if value is not None}
+    fields = {option: field for option, (field, _) in given.items()}
+    overrides = parse_settings(settings or (), fields | ({"--randomize": "seed"} if randomize else {}))
+    return overrides | dict(given.values()) | (_random_seed() if randomize else {})
 
 
 def _random_seed() -> dict[str, Any]:
@@ -226,6 +269,15 @@ def _random_seed() -> dict[str, Any]:
     seed = secrets.randbelow(2**31)
     print(f"seed: {seed}")
     return {"seed": seed}
+
+
+def _open_closed_streams() -> None:
+    """Streams that the caller closed lead nowhere; else the next file opened would become stdout."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode)  # noqa: SIM115 - open to the end
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def _report(line: str) -> None:
@@ -247,6 +299,9 @@ def _tell(error: Exception, verbose: bool) -> int:
 
     if isinstance(error, SequifierRayError):
         code, text = error.exit_code, "".join(f"error: {line}\n" for line in str(error).splitlines())
+    elif isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        code = EXIT_USAGE
+        text = f"error: {error.filename or 'a path'}: the name is too long; choose a shorter one\n"
     elif hasattr(error, "exit_code") and hasattr(error, "show"):
         error.show()
         return int(error.exit_code)

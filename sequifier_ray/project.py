@@ -17,8 +17,10 @@ def make_project(folder: str, demo: bool) -> list[str]:
         The files written, relative to the folder.
 
     Raises:
-        ConfigError: the folder is not empty, or cannot be written.
+        ConfigError: the folder has no name, is not empty, or cannot be written.
     """
+    if not folder:
+        raise ConfigError('make: found ""; allowed: the name of a new or empty folder')
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise ConfigError(f"{folder} exists and is not empty; choose another name, or remove it first")

@@ -228,9 +228,13 @@ def _sync_folder(folder: Path) -> None:
 def _reporting(action: str, path: str) -> Iterator[None]:
     try:
         yield
+    except UnicodeEncodeError as error:
+        raise DataError(f"cannot {action} {path!r}: the name is not UTF-8; rename the file") from error
     except OSError as error:
         if isinstance(error, FileNotFoundError) or error.errno == errno.ENOENT:
             raise DataError(f"cannot {action} {path}: it does not exist") from error
+        if error.errno == errno.ENAMETOOLONG:
+            raise DataError(f"cannot {action} {path}: the name is too long; choose a shorter one") from error
         remedy = ""
         if error.errno in _FULL:
             remedy = "; free space or point project_root elsewhere"

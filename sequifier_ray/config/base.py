@@ -11,9 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from sequifier_ray import storage
 
-Integer = Annotated[int, Field(strict=True)]
-Count = Annotated[int, Field(strict=True, ge=1)]
-NaturalNumber = Annotated[int, Field(strict=True, ge=0)]
+INTEGER_BOUND = 2**63
+Integer = Annotated[int, Field(strict=True, ge=-INTEGER_BOUND, lt=INTEGER_BOUND)]
+Count = Annotated[int, Field(strict=True, ge=1, lt=INTEGER_BOUND)]
+NaturalNumber = Annotated[int, Field(strict=True, ge=0, lt=INTEGER_BOUND)]
 Number = Annotated[float, Field(strict=True)]
 Positive = Annotated[float, Field(strict=True, gt=0)]
 NonNegative = Annotated[float, Field(strict=True, ge=0)]
@@ -56,6 +57,21 @@ class Project(Section):
     project_root: Text = Field(
         description="Folder that all paths are relative to; itself relative to where you stand."
     )
+
+    additional_config_paths: tuple[Text, ...] | None = Field(
+        default=None,
+        description="Further YAML files (one path, or a list) with fields of this file, merged into it "
+        "section by section; a field set twice is an error. They name no further files.",
+    )
+
+    @field_validator("additional_config_paths", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        if value is None or isinstance(value, (list, tuple)):
+            return value
+        if isinstance(value, str):
+            return (value,)
+        raise ValueError(f"found {value!r}; allowed: a path, or a list of paths")
 
     @field_validator("project_root")
     @classmethod

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sequifier_ray.config.base import Count, NonNegative, Section, Text
+from sequifier_ray.config.base import INTEGER_BOUND, Count, NonNegative, Section, Text
 
 
 class RayConfig(Section):
@@ -31,7 +31,11 @@ class RayConfig(Section):
         description="Fewest workers an elastic run goes on with, up to `world_size`; null: not elastic.",
     )
     max_failures: int = Field(
-        default=3, strict=True, ge=-1, description="Worker-group failures a run survives; -1: any number."
+        default=3,
+        strict=True,
+        ge=-1,
+        lt=INTEGER_BOUND,
+        description="Worker-group failures a run survives; -1: any number.",
     )
     resource_timeout_s: NonNegative = Field(
         default=600.0, description="Seconds to wait for resources that the cluster lacks before giving up."

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from sequifier_ray.config import unsupported
-from sequifier_ray.config.base import NamedArguments
+from sequifier_ray.config.base import INTEGER_BOUND, NamedArguments
 from sequifier_ray.config.explain import entry_section_of, section_of
 from sequifier_ray.config.preprocess import PreprocessConfig
 from sequifier_ray.config.train import TrainConfig
@@ -23,7 +23,8 @@ HEAD = """# Configuration
 
 Two YAML files: `preprocess.yaml` turns tables into shards, `train.yaml` trains a model on them. Fields have
 the names and meanings of Sequifier 3. An unknown field is an error that names the nearest known one; a field
-or value of Sequifier that is not supported yet is refused by name. This page is generated from the code by
+or value of Sequifier that is not supported yet is refused by name. Integers are below 2^63. On the command
+line, `--set global_training.batch_size=16` replaces a field. This page is generated from the code by
 `python -m sequifier_ray.config.document`.
 """
 TRAIN_NOTE = """
@@ -100,8 +101,9 @@ def _constraints(data: Any) -> list[Any]:
 
 def _limit(constraint: Any) -> str:
     for name, sign in (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤")):
-        if getattr(constraint, name, None) is not None:
-            return f"{sign} {getattr(constraint, name):g}"
+        limit = getattr(constraint, name, None)
+        if limit is not None and abs(limit) < INTEGER_BOUND:
+            return f"{sign} {limit:g}"
     return ""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from sequifier_ray.config.base import NamedArguments, RuleError, Section
+from sequifier_ray.config.base import INTEGER_BOUND, NamedArguments, RuleError, Section
 from sequifier_ray.errors import nearest
 
 Path = tuple[str, ...]
@@ -48,6 +48,8 @@ def explain(
         namesakes = [u[-1] for u in unknown if u[:-1] == path[:-1]]
         if detail["type"] == "missing" and any(nearest(name, path[-1:]) for name in namesakes):
             continue  # it is there, mistyped: one problem, not two
+        if detail["type"] == "too_short" and detail["input"]:
+            continue  # the entries that are there are wrong, and told one by one
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, RuleError):
             for problem in cause.problems:
@@ -92,7 +94,8 @@ def _allowed(detail: ErrorDetails) -> str:
         return str(context["expected"]).replace("'", "")
     if kind in COMPARED:
         name, word = COMPARED[kind]
-        return f"{word} {context[name]:g}"
+        limit = context[name]
+        return f"{word} {limit:g}" if abs(limit) < INTEGER_BOUND else f"{word} {'-' * (limit < 0)}2^63"
     if kind in ("model_type", "model_attributes_type"):
         return "a section (`field: value` on each line)"
     return ALLOWED.get(kind, detail["msg"])
@@ -102,6 +105,8 @@ def show(value: object) -> str:
     """A value as it stands in YAML, cut where it is long."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int) and value.bit_length() > 1024:
+        return f"an integer of {value.bit_length():,} bits"  # Python refuses to write out the longest ones
     text = f'"{value}"' if isinstance(value, str) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}…"
 

@@ -1,4 +1,4 @@
-"""YAML files to configurations: unwrap, override, refuse, validate; every error with file, line and field."""
+"""YAML files to configurations: merge, unwrap, override, refuse, validate; errors name file, line, field."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pydantic import ValidationError
 
 from sequifier_ray.config.base import Project
 from sequifier_ray.config.explain import explain
+from sequifier_ray.config.fragments import FIELD, merged
+from sequifier_ray.config.overrides import replaced, with_overrides
 from sequifier_ray.config.positions import Path, Source, read_yaml
 from sequifier_ray.config.preprocess import PreprocessConfig
 from sequifier_ray.config.train import TrainConfig
@@ -38,22 +40,41 @@ def load_preprocess(path: str, overrides: Mapping[str, Any] | None = None) -> Pr
     Raises:
         ConfigError: anything wrong with the file or the overrides, all problems in one text.
     """
-    source = _with_overrides(read_yaml(path), overrides or {})
+    source, remaining = _read(path, overrides or {})
+    source = with_overrides(source, remaining)
     return _validated(PreprocessConfig, source, refused_in_preprocess, PREPROCESS_FIELDS)
 
 
-def make_preprocess(values: Mapping[str, Any]) -> PreprocessConfig:
-    """The configuration that values from the command line alone make; see ``load_preprocess``."""
-    source = Source("command line", dict(values), {}, frozenset({()}))
+def make_preprocess(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> PreprocessConfig:
+    """The configuration that values from the command line alone make; see ``load_preprocess``.
+
+    Raises:
+        ConfigError: anything wrong with them, all problems in one text.
+    """
+    source = with_overrides(Source("command line", dict(values), {}, frozenset({()})), overrides)
     return _validated(PreprocessConfig, source, refused_in_preprocess, PREPROCESS_FIELDS)
 
 
 def load_train(path: str, overrides: Mapping[str, Any] | None = None) -> TrainConfig:
-    """The configuration of a training run; see ``load_preprocess``."""
-    source = read_yaml(path)
+    """The configuration of a training run; see ``load_preprocess``.
+
+    Raises:
+        ConfigError: anything wrong with the file or the overrides, all problems in one text.
+    """
+    source, remaining = _read(path, overrides or {})
     for wrapper, single in WRAPPERS:
+        prefix = ".".join(wrapper)
+        wrapped = {name for name in remaining if f"{name}.".startswith(f"{prefix}.")}
+        source = with_overrides(source, {name: remaining[name] for name in remaining if name in wrapped})
         source = _unwrapped(source, wrapper, single)
-    return _validated(TrainConfig, _with_overrides(source, overrides or {}), refused_in_train, TRAIN_FIELDS)
+        remaining = {name: value for name, value in remaining.items() if name not in wrapped}
+    return _validated(TrainConfig, with_overrides(source, remaining), refused_in_train, TRAIN_FIELDS)
+
+
+def _read(path: str, overrides: Mapping[str, Any]) -> tuple[Source, dict[str, Any]]:
+    """The file with the further files it names, and the overrides still to apply."""
+    source = merged(read_yaml(path), overrides)
+    return source, {name: value for name, value in overrides.items() if name != FIELD}
 
 
 def _validated(
@@ -73,26 +94,8 @@ def _validated(
         raise ConfigError("\n".join(dict.fromkeys(lines))) from error
 
 
-def _with_overrides(source: Source, overrides: Mapping[str, Any]) -> Source:
-    values, paths = source.values, set()
-    for name, value in overrides.items():
-        path = tuple(name.split("."))
-        values = _replaced(values, path, value)
-        paths.add(path)
-    return replace(source, values=values, overridden=frozenset(paths))
-
-
-def _replaced(tree: Mapping[str, Any], path: Path, value: Any) -> dict[str, Any]:
-    """A copy of the tree with one value set; sections on the way are made where they lack."""
-    key, rest = path[0], path[1:]
-    if not rest:
-        return {**tree, key: value}
-    below = tree.get(key)
-    return {**tree, key: _replaced(below if isinstance(below, Mapping) else {}, rest, value)}
-
-
 def _unwrapped(source: Source, wrapper: Path, single: Path) -> Source:
-    """``interfaces: {main: {…}}`` as ``interface: {…}``, lines included.
+    """``interfaces: {main: {…}}`` as ``interface: {…}``, places included.
 
     Raises:
         ConfigError: several entries, none, or both forms at once.
@@ -111,10 +114,18 @@ def _unwrapped(source: Source, wrapper: Path, single: Path) -> Source:
         found = ", ".join(map(str, entries))
         raise ConfigError(f'{place}: "{name}" with several entries ({found}) is not supported yet; keep one')
     (entry, content) = next(iter(entries.items()))
-    values = _replaced(_without(source.values, wrapper), single, content)
+    values = replaced(_without(source.values, wrapper), single, content)
     old = (*wrapper, str(entry))
-    moved = {single + p[len(old) :] if p[: len(old)] == old else p: line for p, line in source.lines.items()}
-    return replace(source, values=values, lines=moved)
+
+    def moved(path: Path) -> Path:
+        return single + path[len(old) :] if path[: len(old)] == old else path
+
+    return replace(
+        source,
+        values=values,
+        places={moved(path): place for path, place in source.places.items()},
+        overridden=frozenset(single if path == wrapper else moved(path) for path in source.overridden),
+    )
 
 
 def _without(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:

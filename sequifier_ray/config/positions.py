@@ -1,9 +1,11 @@
-"""YAML files with the line of every field."""
+"""YAML files with the file and line of every field."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+import stat
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +15,9 @@ from sequifier_ray import storage
 from sequifier_ray.errors import ConfigError, DataError
 
 Path = tuple[str, ...]
+_MERGE = "tag:yaml.org,2002:merge"
+MAX_LEVELS = 50
+MAX_VALUES = 200_000
 
 _FLOAT = re.compile(
     r"""^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?
@@ -36,12 +41,12 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 
 @dataclass(frozen=True)
 class Source:
-    """One YAML file as plain data; ``lines`` maps a path of keys to its line, ``overridden`` paths came from
-    the command line."""
+    """YAML files as plain data: ``file`` is the main one, ``places`` maps paths of keys to ``file:line``, and
+    ``overridden`` paths came from the command line."""
 
     file: str
     values: dict[str, Any]
-    lines: Mapping[Path, int]
+    places: Mapping[Path, str]
     overridden: frozenset[Path] = field(default_factory=frozenset)
 
     def place(self, path: Path) -> str:
@@ -49,83 +54,146 @@ class Source:
         if any(path[: len(o)] == o for o in self.overridden):
             return "command line"
         for length in range(len(path), 0, -1):
-            if path[:length] in self.lines:
-                return f"{self.file}:{self.lines[path[:length]]}"
+            if path[:length] in self.places:
+                return self.places[path[:length]]
         return f"{self.file}:1"
 
 
-def read_yaml(file: str) -> Source:
-    """Read a file whose top is a mapping.
+def read_yaml(file: str, named_at: str = "") -> Source:
+    """Read a file whose top is a mapping; ``named_at`` is the place of the field that names a further file.
 
     Raises:
-        ConfigError: the file is missing, not text, not YAML, empty, not a mapping, or names a field twice.
+        ConfigError: the file is missing, not text, not YAML, empty, not a mapping, nested too deeply, or
+            names a field twice.
     """
+    remedy = "name the configuration with --config-path"
+    content = "`sequifier-ray make NAME` writes a template"
+    if named_at:
+        remedy = "relative paths start at project_root"
+        content = "write fields into it, or no longer name it"
+    before = f"{named_at}: " if named_at else ""
+    after = f" (named at {named_at})" if named_at else ""
     try:
-        is_there = storage.exists(file)
-        text = storage.read_text(file) if is_there else ""
+        text = _text(file)
     except DataError as error:
-        raise ConfigError(str(error)) from error
-    if not is_there:
-        raise ConfigError(f"{file} does not exist; name the configuration with --config-path")
+        raise ConfigError(f"{before}{error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{before}{file} is not UTF-8 text; write it again") from error
+    if text is None:
+        raise ConfigError(f"{before}{file} does not exist; {remedy}")
+    values, places = parse(text, lambda line: f"{file}:{line}")
+    if values is None:
+        raise ConfigError(f"{file}:1: the file is empty; {content}{after}")
+    if not isinstance(values, dict):
+        place = places[()]
+        raise ConfigError(f"{place}: the file is not a mapping; allowed: lines of `field: value`{after}")
+    return Source(file, values, places)
+
+
+def parse(text: str, where: Callable[[int], str]) -> tuple[Any, dict[Path, str]]:
+    """YAML text as plain data, and the place of every path of keys; ``where`` says the place of a line.
+
+    Raises:
+        ConfigError: not YAML, nested too deeply, a key that is no text, or one that is set twice.
+    """
+    places: dict[Path, str] = {}
     try:
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
             if node is None:
-                raise ConfigError(f"{file}:1: the file is empty; `sequifier-ray make NAME` writes a template")
-            if not isinstance(node, yaml.MappingNode):
-                raise ConfigError(
-                    f"{file}:{_line(node)}: the file is not a mapping; allowed: lines of `field: value`"
-                )
-            lines: dict[Path, int] = {}
-            _collect_lines(file, node, (), lines, ())
-            values = loader.construct_document(node)
+                return None, places
+            places[()] = where(_line(node))
+            _collect_places(where, node, (), places, ())
+            return loader.construct_document(node), places
+        except RecursionError:
+            raise ConfigError(_too_deep(where(loader.line + 1))) from None
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else 1
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError(f"{file}:{line}: not valid YAML: {problem}") from error
+        raise ConfigError(f"{where(line)}: not valid YAML: {problem}") from error
     except ValueError as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{file}: not valid YAML: {error}") from error
-    return Source(file, values, lines)
+        raise ConfigError(f"{where(1).removesuffix(':1')}: not valid YAML: {error}") from error
 
 
-def _collect_lines(
-    file: str, node: yaml.Node, path: Path, lines: dict[Path, int], above: tuple[yaml.Node, ...]
+def _text(file: str) -> str | None:
+    """Content of a file; None where there is none. A pipe that nobody writes to is empty, not waited for."""
+    path = file.removeprefix("file://")
+    try:
+        mode = os.stat(path).st_mode if storage.is_local(file) else 0
+    except (OSError, ValueError):
+        mode = 0
+    if stat.S_ISFIFO(mode):
+        pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(pipe, True)
+        with open(pipe, encoding="utf-8") as content:
+            return content.read()
+    if stat.S_ISCHR(mode) and not os.path.samefile(path, os.devnull):
+        raise ConfigError(f"{file} is a device; name a file with lines of `field: value`")
+    return storage.read_text(file) if storage.exists(file) else None
+
+
+def _collect_places(
+    where: Callable[[int], str],
+    node: yaml.Node,
+    path: Path,
+    places: dict[Path, str],
+    above: tuple[yaml.Node, ...],
 ) -> None:
+    place = where(_line(node))
     if any(node is other for other in above):
-        raise ConfigError(f"{file}:{_line(node)}: this section holds itself (an alias with *); write it out")
+        raise ConfigError(f"{place}: this section holds itself (an alias with *); write it out")
+    if len(path) > MAX_LEVELS:
+        raise ConfigError(_too_deep(place))
+    if len(places) > MAX_VALUES:
+        raise ConfigError(
+            f"{place}: more than {MAX_VALUES:,} values, each use of an alias (*) counted; write less"
+        )
     above = (*above, node)
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
+        inherited: dict[Path, str] = {}
         for key, value in node.value:
-            name = _key(file, key, path)
+            name = _key(where, key, path)
             if name in seen:
                 field = ".".join((*path, name))
                 raise ConfigError(
-                    f'{file}:{_line(key)}: "{field}" is set twice, first on line {seen[name]}; keep one'
+                    f'{where(_line(key))}: "{field}" is set twice, first on line {seen[name]}; keep one'
                 )
-            seen[name] = lines[(*path, name)] = _line(key)
-            _collect_lines(file, value, (*path, name), lines, above)
+            seen[name] = _line(key)
+            places[(*path, name)] = where(_line(key))
+            if key.tag != _MERGE:
+                _collect_places(where, value, (*path, name), places, above)
+                continue
+            for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                _collect_places(where, merged, path, inherited, above)
+        for below, place in inherited.items():
+            places.setdefault(below, place)
     elif isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
-            lines[(*path, str(i))] = _line(item)
-            _collect_lines(file, item, (*path, str(i)), lines, above)
+            places[(*path, str(i))] = where(_line(item))
+            _collect_places(where, item, (*path, str(i)), places, above)
 
 
-def _key(file: str, key: yaml.Node, path: Path) -> str:
+def _key(where: Callable[[int], str], key: yaml.Node, path: Path) -> str:
     """A key as text: ``1:`` and ``yes:`` are no text in YAML and would not equal the name of any column."""
-    if isinstance(key, yaml.ScalarNode) and key.tag in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+    if isinstance(key, yaml.ScalarNode) and key.tag in ("tag:yaml.org,2002:str", _MERGE):
         return str(key.value)
-    found = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
     section = f' in "{".".join(path)}"' if path else ""
-    raise ConfigError(
-        f'{file}:{_line(key)}: found {found} as a field name{section}; names are text, write "{found}"'
-    )
+    if not isinstance(key, yaml.ScalarNode):
+        kind = "a mapping" if isinstance(key, yaml.MappingNode) else "a list"
+        raise ConfigError(f"{where(_line(key))}: found {kind} as a field name{section}; names are text")
+    found, remedy = f"found {key.value} as a field name{section}", f'names are text, write "{key.value}"'
+    raise ConfigError(f"{where(_line(key))}: {found}; {remedy}")
+
+
+def _too_deep(place: str) -> str:
+    return f"{place}: nested too deeply; allowed: at most {MAX_LEVELS} levels"
 
 
 def _line(node: yaml.Node) -> int:

@@ -9,6 +9,7 @@ from typing_extensions import Self
 
 from sequifier_ray.config import train_rules
 from sequifier_ray.config.base import (
+    INTEGER_BOUND,
     Count,
     Flag,
     Integer,
@@ -138,7 +139,11 @@ class GlobalTraining(Section):
     )
     shuffle_shards: Count = Field(default=8, description="Shards whose samples are shuffled together.")
     keep_checkpoints: int = Field(
-        default=2, strict=True, ge=2, description="Latest checkpoints kept, besides the best."
+        default=2,
+        strict=True,
+        ge=2,
+        lt=INTEGER_BOUND,
+        description="Latest checkpoints kept, besides the best.",
     )
     collective_timeout_s: Positive = Field(
         default=600.0, description="Seconds after which a process counts as lost."

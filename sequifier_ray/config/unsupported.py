@@ -7,7 +7,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 PREPROCESS_FIELDS: tuple[str, ...] = (
-    "additional_config_paths",
     "window_lengths",
     "prediction_aligned_splits",
     "prediction_alignment_steps",
@@ -17,7 +16,6 @@ PREPROCESS_FIELDS: tuple[str, ...] = (
     "depth_layouts",
 )
 TRAIN_FIELDS: tuple[str, ...] = (
-    "additional_config_paths",
     "global_training.layer_type_dtypes",
     "global_training.bert_spec",
     "global_training.next_occurrence_config",
@@ -39,7 +37,6 @@ TRAIN_VALUES: dict[str, tuple[str, ...]] = {
     "model.interface.decoder.type": ("autoregressive_transformer", "composite"),
 }
 INSTEAD: dict[str, str] = {
-    "additional_config_paths": "write all fields into one file",
     "global_training.layer_type_dtypes": "use layer_autocast: true for mixed precision",
     "global_training.training_objective": "use causal",
     "global_training.optimizer.groups": "use one optimizer with one learning_rate",

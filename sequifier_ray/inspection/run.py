@@ -56,6 +56,11 @@ def inspect(
                 config, lambda line: report(f"warning: {line}"), world_size, LocalEngine(), progress
             )
         ]
+    others = [name for name in overrides if name not in ("window_length", "window_stride")]
+    if others:
+        raise ConfigError(
+            f"--set {others[0]}: {path} is preprocessed already; only its windows can be looked at anew"
+        )
     width = overrides.get("window_length")
     window = None if width is None else (int(width), int(overrides.get("window_stride") or width))
     return [inspect_dataset(split, window, world_size, verify, report) for split in splits]
@@ -75,6 +80,5 @@ def _config(path: str, config_path: str | None, overrides: dict[str, Any]) -> Pr
         "read_format": "parquet" if is_parquet else "csv",
         "window_length": DEFAULT_WINDOW,
         "split_ratios": list(DEFAULT_RATIOS),
-        **overrides,
     }
-    return make_preprocess(values)
+    return make_preprocess(values, overrides)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sequifier_ray import storage
 from sequifier_ray.config.preprocess import PreprocessConfig, ignored_settings
 from sequifier_ray.errors import ConfigError, DataError
 
@@ -170,6 +171,10 @@ def _encode(
 
 
 def _check_paths(config: PreprocessConfig) -> None:
+    try:
+        storage.exists(config.resolve(config.preprocessing_data_path))
+    except DataError as error:
+        raise ConfigError(f"preprocessing_data_path: {error}") from error
     if Path(config.resolve(config.preprocessing_data_path)) == Path(config.resolve("data")):
         raise ConfigError(
             f"preprocessing_data_path: {config.preprocessing_data_path} is the folder that results are "

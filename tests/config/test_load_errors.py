@@ -49,6 +49,22 @@ from sequifier_ray.errors import ConfigError
         ),
         ("batch_size: 4", "batch_size: 0", "global_training.batch_size: found 0; allowed: at least 1"),
         ("batch_size: 4", "batch_size: null", "global_training.batch_size: found null; allowed: an integer"),
+        pytest.param(
+            "batch_size: 4",
+            f"batch_size: 0x{5000 * 'f'}",
+            "found an integer of 20,000 bits; allowed: below 2^63",
+            id="too long to write out",
+        ),
+        (
+            "batch_size: 4",
+            f"batch_size: {10**30}",
+            f"global_training.batch_size: found {10**30}; allowed: below 2^63",
+        ),
+        ("device: cpu", f"device: cpu\nseed: {2**63}", f"seed: found {2**63}; allowed: below 2^63"),
+        ("device: cpu", f"device: cpu\nseed: {-(2**63) - 1}", "allowed: at least -2^63"),
+        ("world_size: 1", f"keep_checkpoints: {2**63}", "keep_checkpoints: found 9"),
+        ("world_size: 1", f"target_offset: {2**63}", "allowed: below 2^63"),
+        ("epochs: 2}", f"epochs: 2}}\nray: {{max_failures: {2**64}}}", "allowed: below 2^63"),
         ("1e-3", "0", "train.yaml:10: global_training.learning_rate: found 0; allowed: above 0"),
         ("1e-3", ".nan", "global_training.learning_rate: found nan; allowed: a finite number"),
         ("1e-3", "fast", 'global_training.learning_rate: found "fast"; allowed: a number'),
@@ -96,6 +112,12 @@ from sequifier_ray.errors import ConfigError
             "yes: MSELoss",
             'found yes as a field name in "dataset.criterion"; names are text',
         ),
+        (
+            "kind: Cross",
+            "[a]: 2, kind: Cross",
+            'train.yaml:27: found a list as a field name in "dataset.criterion"',
+        ),
+        ("kind: Cross", "{a: b}: 2, kind: Cross", "found a mapping as a field name"),
         (
             "project_root: .",
             "project_root: s3://bucket/run",
@@ -152,6 +174,24 @@ def test_many_known_fields_are_told_where_none_is_near(train: Any) -> None:
         ("# only a comment\n", "c.yaml:1: the file is empty"),
         ("\n- a\n- b\n", "c.yaml:2: the file is not a mapping; allowed: lines of `field: value`"),
         ("a: 2024-13-45\n", "c.yaml: not valid YAML: month must be in 1..12"),
+        pytest.param(
+            "a: 1\nb: " + 60 * "[" + 60 * "]",
+            "c.yaml:2: nested too deeply; allowed: at most 50 levels",
+            id="deep",
+        ),
+        pytest.param(
+            "a: 1\nb: " + 9999 * "[" + 9999 * "]",
+            "c.yaml:2: nested too deeply; allowed: at most 50 levels",
+            id="deeper than Python",
+        ),
+        pytest.param(
+            "a0: &a0 [1, 2, 3]\n"
+            + "".join(f"a{i}: &a{i} [{', '.join(9 * [f'*a{i - 1}'])}]\n" for i in range(1, 9)),
+            "c.yaml:1: more than 200,000 values, each use of an alias (*) counted; write less",
+            id="aliases of aliases",
+        ),
+        ("a: &a {<<: *a}\n", "c.yaml:1: this section holds itself"),
+        ("a: {<<: 3}\n", "c.yaml:1: not valid YAML: expected a mapping or list of mappings for merging"),
         ("a: \x00\n", "c.yaml:1: not valid YAML: "),
         (b"a: \xff\n", "c.yaml is not UTF-8 text (byte 3)"),
         (None, "c.yaml does not exist; name the configuration with --config-path"),
@@ -220,7 +260,6 @@ def test_unsupported_in_train(train: Any, old: str, new: str, line: int, name: s
 @pytest.mark.parametrize(
     "field",
     [
-        "additional_config_paths: [a.yaml]",
         "window_lengths: [3]",
         "prediction_aligned_splits: true",
         "prediction_alignment_steps: 3",
@@ -290,6 +329,22 @@ def test_overrides_are_checked_like_the_file(train: Any, preprocess: Any) -> Non
     with pytest.raises(ConfigError, match=r'^command line: "depth_layouts" is not supported yet'):
         preprocess(overrides={"depth_layouts": "a"})
     assert preprocess(overrides={"selected_columns": ["a", "b"]}).selected_columns == ("a", "b")
+
+
+def test_a_merged_field_is_named_where_it_stands(train: Any) -> None:
+    edits = [
+        ("project_root: .", "x: &x {n_heads: two, typ: mha}\nproject_root: ."),
+        ("{n_heads: 2}", "{<<: *x}"),
+    ]
+    with pytest.raises(ConfigError) as caught:
+        train(*edits)
+    field = "model.backbone.architecture.attention"
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f'train.yaml:1: {field}.n_heads: found "two"; allowed: an integer'
+    assert lines[1].startswith(f'train.yaml:1: unknown field "{field}.typ" (did you mean "type"?)')
+    edits = [("[kind, size]", "[kind, size]\n    <<: [{decoder: {dropout: 3}}, {decoder: {}, seed: 1}]")]
+    with pytest.raises(ConfigError, match=r'^train.yaml:23: unknown field "model.interface.seed"'):
+        train(*edits)
 
 
 def test_yaml_numbers(train: Any) -> None:
