@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SEPARATORS = ",;\t|"
-NUMBER_NULLS = ("NA", "N/A", "n/a", "#N/A", "null", "NULL", "Null", "None", "none", "nil", "-", "?", ".")
+NUMBER_NULLS = ("", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "Null", "None", "none", "nil", "-", "?", ".")
 HEAD_BYTES = 1_000_000
 BLOCK_BYTES = 16_000_000
 MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import polars as pl
 from polars.datatypes import DataTypeClass
@@ -14,6 +14,8 @@ KINDS = (INTEGER, REAL, BOOLEAN, TEXT, TIME, EMPTY)
 # "007" is a code: as a number it would lose what tells it from "7"
 CODE_PATTERN = r"^[+-]?0\d+$"
 TRUE_AND_FALSE = ("true", "false")
+# Where the first text of a text column mostly is.
+FEW_ROWS = 1000
 
 
 def kind_of_type(dtype: pl.DataType | DataTypeClass) -> str:
@@ -77,31 +79,37 @@ class Evidence:
 
 def evidence_of(column: pl.Series, decimal: str, file: int, first_row: int) -> Evidence:
     """Look at a block of texts; `first_row` is the number of its first row, from 1."""
-    present = column.drop_nulls()
-    numbers = as_integers(column)
-    if numbers.null_count() == column.null_count():
-        codes = _count_codes(present)
-        n = len(present)
-        return Evidence(values=n, numbers=n, integers=n, codes=codes)
-    is_null = column.is_in(NUMBER_NULLS).fill_null(value=True)
-    values = column.filter(~is_null)
-    floats = as_numbers(values, decimal)
-    evidence = Evidence(
-        values=len(values),
-        numbers=len(floats) - floats.null_count(),
-        integers=len(values) - as_integers(values).null_count(),
-        codes=_count_codes(values),
-        booleans=int(values.str.to_lowercase().is_in(TRUE_AND_FALSE).sum()),
-        nulls=len(present) - len(values),
+    # Each distinct text is looked at once.
+    counted = column.drop_nulls().value_counts(name="rows")
+    texts, rows = counted[column.name], counted["rows"]
+    is_null = texts.str.strip_chars().is_in(NUMBER_NULLS)
+    is_number = as_numbers(texts, decimal).is_not_null() & ~is_null
+    is_text = ~is_null & ~is_number
+
+    def n_rows(mask: pl.Series) -> int:
+        return int(rows.filter(mask).sum())
+
+    return Evidence(
+        values=n_rows(~is_null),
+        numbers=n_rows(is_number),
+        integers=n_rows(as_integers(texts).is_not_null()),
+        codes=n_rows(texts.str.contains(CODE_PATTERN)),
+        booleans=n_rows(texts.str.strip_chars().str.to_lowercase().is_in(TRUE_AND_FALSE)),
+        nulls=n_rows(is_null),
+        first_text=_first(column, texts.filter(is_text), file, first_row),
     )
-    if evidence.numbers == evidence.values:
-        return evidence
-    row = int((~is_null).arg_true()[int(floats.is_null().arg_max() or 0)])
-    return replace(evidence, first_text=(file, first_row + row, column[row]))
 
 
-def _count_codes(values: pl.Series) -> int:
-    return int(values.str.contains(CODE_PATTERN).sum())
+def _first(column: pl.Series, texts: pl.Series, file: int, first_row: int) -> tuple[int, int, str] | None:
+    """The first row that holds one of some texts."""
+    if not len(texts):
+        return None
+    for rows in (column.head(FEW_ROWS), column):
+        found = rows.is_in(texts.implode()).fill_null(value=False)
+        if found.any():
+            row = int(found.arg_max() or 0)
+            return file, first_row + row, str(column[row])
+    raise AssertionError("the texts come from these rows")
 
 
 def as_integers(column: pl.Series) -> pl.Series:
