@@ -177,13 +177,7 @@ def train(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; an error of the user becomes a line on stderr."""
     _open_closed_streams()
-    code = _run(list(sys.argv[1:] if arguments is None else arguments))
-    if "torch" in sys.modules:
-        from sequifier_ray.launch.ranks import leave, under_torchrun
-
-        if under_torchrun():
-            leave(code)
-    return code
+    return _run(list(sys.argv[1:] if arguments is None else arguments))
 
 
 def _run(words: list[str]) -> int:

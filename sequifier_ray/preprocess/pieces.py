@@ -63,7 +63,8 @@ def write_piece(path: Path, layout: PieceLayout, coded: CodedTable, partitions: 
         arrays = [array[rows] for array in arrays]
         partitions = partitions[rows]
     bounds = np.searchsorted(partitions, np.arange(layout.n_partitions + 1)).tolist()
-    whole = pa.record_batch([pa.array(array) for array in arrays], names=[str(i) for i in range(len(arrays))])
+    # Arrays become arrow's by way of polars, for pyarrow imports pandas to look at them.
+    (whole,) = pl.DataFrame({str(i): array for i, array in enumerate(arrays)}).to_arrow().to_batches()
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, whole.schema) as writer:
         for start, stop in pairwise(bounds):
             writer.write_batch(whole.slice(start, stop - start))
@@ -98,7 +99,7 @@ def read_partition(pieces: Sequence[Path], layout: PieceLayout, partition: int) 
             batch = pa.ipc.open_file(file).get_batch(partition)
         if not batch.num_rows:
             continue
-        arrays = [column.to_numpy() for column in batch.columns]
+        arrays = [pl.Series(pl.from_arrow(column)).to_numpy() for column in batch.columns]
         for i in range(len(layout.categorical)):
             places = np.load(_places_path(piece, i), mmap_mode="r")
             arrays[2 + i] = places[arrays[2 + i]]

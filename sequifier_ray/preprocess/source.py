@@ -68,7 +68,7 @@ def describe_file(config: PreprocessConfig, entry: FileEntry) -> SourceFile:
         return SourceFile(entry.path, csv.columns, {}, (), csv)
     try:
         with pyarrow.parquet.ParquetFile(storage.open_file(entry.path)) as file:
-            empty = frame_of(file.schema_arrow.empty_table())
+            empty = frame_of(pa.Table.from_batches([], file.schema_arrow))
             metadata = file.metadata
             rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
             names = file.schema_arrow.names
