@@ -91,7 +91,7 @@ def gather_columns(
         shard = shard_of(int(shards[here[0]]))
         segments, first[here] = locate_samples(samples[here], shard.sample_ends, shard.lengths, spec)
         events = np.maximum(first[here, None] + steps, 0)  # (n_here, width), padding reads the first event
-        rows = shard.data.first_rows[segments, None] + events
+        rows = shard.data.offsets[segments, None] + events
         for name, column in values.items():
             column[here] = shard.data.columns[name].take(rows)
     is_real = first[:, None] + steps >= 0

@@ -6,11 +6,10 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, asdict, dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sequifier_ray import storage
-from sequifier_ray.data.sequifier_windows import description_values, is_of_sequifier, shard_values
 from sequifier_ray.errors import DataError
 
 DATASET_FORMAT = "sequifier_ray.dataset"
@@ -50,7 +49,6 @@ class DatasetDescription:
     column of 0 and 1 → the real column whose missing values it marks. ``curriculum_column`` is stored as
     64-bit integers and is no feature. ``sequence_id_type`` is Int64 or String, ``item_position_type`` Int64
     or Datetime (microseconds since 1970 in UTC); both columns' names in the input are kept.
-    ``holds_windows``: written by Sequifier, as stored windows.
     """
 
     n_classes: dict[str, int]
@@ -76,7 +74,6 @@ class DatasetDescription:
     sequence_id_type: str = "Int64"
     item_position_column: str = "itemPosition"
     item_position_type: str = "Int64"
-    holds_windows: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -103,15 +100,12 @@ class DatasetDescription:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> DatasetDescription:
         """The description that ``to_json`` wrote; raises KeyError where it lacks something."""
-        optional = {name for name, f in cls.__dataclass_fields__.items() if f.default is not MISSING}
-        optional |= {n for n, f in cls.__dataclass_fields__.items() if f.default_factory is not MISSING}
-        fields = cls.__dataclass_fields__
-        known = {name: values[name] for name in fields if name in values or name not in optional}
+        known = {name: values[name] for name in cls.__dataclass_fields__}
         types = known["column_data_types"]
         known["column_data_types"] = {name: types[name] for name in values["columns"]}
         statistics = known["selected_columns_statistics"]
         known["selected_columns_statistics"] = {n: ColumnStatistics(**s) for n, s in statistics.items()}
-        known["hashed_columns"] = {n: HashedRest(**h) for n, h in known.get("hashed_columns", {}).items()}
+        known["hashed_columns"] = {n: HashedRest(**h) for n, h in known["hashed_columns"].items()}
         known["split_paths"] = tuple(known["split_paths"])
         ratios = known["split_ratios"]
         known["split_ratios"] = None if ratios is None else tuple(ratios)
@@ -120,13 +114,10 @@ class DatasetDescription:
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """One shard in the table: ``segment_lengths`` is its histogram, (length, count) with rising lengths.
-
-    ``bytes`` is None where the table does not say it: in folders that Sequifier wrote.
-    """
+    """One shard in the table: ``segment_lengths`` is its histogram, (length, count) with rising lengths."""
 
     name: str
-    bytes: int | None
+    bytes: int
     events: int
     segments: int
     segment_lengths: tuple[tuple[int, int], ...]
@@ -174,8 +165,6 @@ def read_description(path: str, field: str = "dataset.part.metadata_config_path"
         )
     values = _read(path, DATASET_FORMAT)
     with _complete(path):
-        if is_of_sequifier(values):
-            values = description_values(values, path)
         return DatasetDescription.from_json(values)
 
 
@@ -213,9 +202,6 @@ def read_split(split_path: str) -> SplitMetadata:
         )
     values = _read(path, SPLIT_FORMAT)
     with _complete(path):
-        if is_of_sequifier(values):
-            dataset, rows = description_values(values, path), shard_values(values, path)
-            values = {"dataset": dataset, "shards": rows, "split": values["split_index"]}
         shards = []
         for entry in values["shards"]:
             lengths = tuple((int(length), int(count)) for length, count in entry["segment_lengths"])
@@ -237,8 +223,6 @@ def _read(path: str, expected_format: str) -> dict[str, Any]:
         values = json.loads(storage.read_text(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not valid JSON ({error}); {_AGAIN}") from error
-    if isinstance(values, dict) and is_of_sequifier(values):
-        return values
     found = (values.get("format"), values.get("version")) if isinstance(values, dict) else (None, None)
     if found != (expected_format, VERSION):
         raise DataError(

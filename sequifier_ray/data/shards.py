@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from sequifier_ray import storage
 from sequifier_ray.data.metadata import DatasetDescription, ShardEntry
-from sequifier_ray.data.sequifier_windows import open_windows
 from sequifier_ray.errors import DataError
 
 if TYPE_CHECKING:
@@ -46,8 +45,7 @@ class TextArray:
 
 @dataclass(frozen=True)
 class ShardData:
-    """Segments in memory. Segment s is rows ``offsets[s]:offsets[s + 1]`` of every column, without the first
-    ``pads[s]`` of them where ``pads`` (n_segments,) is given.
+    """Segments in memory. Segment s is rows ``offsets[s]:offsets[s + 1]`` of every column.
 
     ``columns`` name → (n_events,), ``sequence_ids`` and ``start_positions`` (n_segments,),
     ``item_positions`` (n_events,) only where positions do not rise by one, ``offsets`` (n_segments + 1,).
@@ -60,17 +58,10 @@ class ShardData:
     item_positions: Int64 | None
     offsets: Int64
     sequence_names: TextArray | None = None
-    pads: Int64 | None = None
 
     @property
     def lengths(self) -> Int64:
-        lengths: Int64 = np.diff(self.offsets)
-        return lengths if self.pads is None else lengths - self.pads
-
-    @property
-    def first_rows(self) -> Int64:
-        """The row of every segment's first event, (n_segments,)."""
-        return self.offsets[:-1] if self.pads is None else self.offsets[:-1] + self.pads
+        return np.diff(self.offsets)
 
     def positions(self) -> Int64:
         """itemPosition of every event, (n_events,)."""
@@ -121,8 +112,6 @@ def open_shard(folder: str, entry: ShardEntry, description: DatasetDescription) 
         DataError: the file is missing, of another size than the table says, or holds something else.
     """
     path = storage.join(folder, entry.name)
-    if description.holds_windows:
-        return ShardData(**open_windows(path, entry, description.window_length))
     found = storage.file_bytes(path)
     if found != entry.bytes:
         state = "is missing" if found is None else f"has {found} bytes instead of {entry.bytes}"

@@ -48,9 +48,7 @@ def inspect_dataset(
     for entry in metadata.shards:
         histogram.update(dict(entry.segment_lengths))
     window = window or (description.window_length, description.window_stride)
-    n_bytes = sum(
-        entry.bytes or storage.file_bytes(storage.join(path, entry.name)) or 0 for entry in metadata.shards
-    )
+    n_bytes = sum(entry.bytes for entry in metadata.shards)
     split = split_facts(
         posixpath.basename(path.rstrip("/")),
         histogram,

@@ -120,7 +120,7 @@ def summarize(
                 windows=windows,
                 padding_share=sum(part.padding for part in parts) / (windows * description.window_length),
                 shards=len(metadata.shards),
-                bytes=sum(shard.bytes or 0 for shard in metadata.shards),
+                bytes=sum(shard.bytes for shard in metadata.shards),
             )
         )
     return tuple(summaries)
