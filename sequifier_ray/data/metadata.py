@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sequifier_ray import storage
+from sequifier_ray.data import sequifier_windows
 from sequifier_ray.errors import DataError
 
 DATASET_FORMAT = "sequifier_ray.dataset"
@@ -83,13 +84,21 @@ class DatasetDescription:
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """One shard in the table: ``segment_lengths`` is its histogram, (length, count) with rising lengths."""
+    """One shard in the table: ``segment_lengths`` is its histogram, (length, count) with rising lengths.
+
+    ``bytes`` is SIZE_UNKNOWN where Sequifier wrote the table, which has no sizes.
+    """
 
     name: str
     bytes: int
     events: int
     segments: int
     segment_lengths: tuple[tuple[int, int], ...]
+
+    @property
+    def is_of_sequifier(self) -> bool:
+        """Whether the file holds Sequifier's stored windows."""
+        return self.bytes == sequifier_windows.SIZE_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -102,8 +111,14 @@ class SplitMetadata:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 over the ordered shard names, sizes and counts: equal data sets have equal ones."""
-        rows = [[s.name, s.bytes, s.events, s.segments] for s in self.shards]
+        """sha256 over the ordered shard names, sizes and counts: equal data sets have equal ones.
+
+        The histogram of segment lengths stands in for a size that is not known.
+        """
+        rows = [
+            [s.name, s.segment_lengths if s.is_of_sequifier else s.bytes, s.events, s.segments]
+            for s in self.shards
+        ]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
@@ -122,14 +137,17 @@ def write_description(path: str, description: DatasetDescription) -> None:
 
 
 def read_description(path: str) -> DatasetDescription:
-    """Raises DataError if the file is missing, broken, or of another format or version."""
+    """The description of a data set of this package or of Sequifier 3.1.
+
+    Raises DataError if the file is missing, broken, or of another format or version.
+    """
     if not storage.exists(path):
         raise DataError(
             f"{path}: there is no dataset description (dataset.part.metadata_config_path); run "
             "`sequifier-ray preprocess` first, "
             "or name the file it wrote"
         )
-    return DatasetDescription.from_json(_read(path, DATASET_FORMAT))
+    return DatasetDescription.from_json(_read(path, DATASET_FORMAT, sequifier_windows.dataset_values))
 
 
 def metadata_path(split_path: str) -> str:
@@ -154,7 +172,10 @@ def write_split(split_path: str, metadata: SplitMetadata) -> None:
 
 
 def read_split(split_path: str) -> SplitMetadata:
-    """Raises DataError if the split or its metadata is missing, broken, or of another version."""
+    """The metadata of a split of this package or of Sequifier 3.1.
+
+    Raises DataError if the split or its metadata is missing, broken, or of another version.
+    """
     path = metadata_path(split_path)
     if not storage.exists(split_path):
         raise DataError(
@@ -164,7 +185,7 @@ def read_split(split_path: str) -> SplitMetadata:
         raise DataError(
             f"{split_path}: its metadata ({path}) is missing, so this is no finished data set; {_AGAIN}"
         )
-    values = _read(path, SPLIT_FORMAT)
+    values = _read(path, SPLIT_FORMAT, sequifier_windows.split_values)
     shards = []
     for entry in values["shards"]:
         lengths = tuple((int(length), int(count)) for length, count in entry["segment_lengths"])
@@ -172,11 +193,18 @@ def read_split(split_path: str) -> SplitMetadata:
     return SplitMetadata(DatasetDescription.from_json(values["dataset"]), values["split"], tuple(shards))
 
 
-def _read(path: str, expected_format: str) -> dict[str, Any]:
+def _read(
+    path: str,
+    expected_format: str,
+    from_sequifier: Callable[[str, Mapping[str, Any]], dict[str, Any] | None],
+) -> dict[str, Any]:
     try:
         values = json.loads(storage.read_text(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not valid JSON ({error}); {_AGAIN}") from error
+    translated = from_sequifier(path, values) if isinstance(values, dict) else None
+    if translated is not None:
+        return translated
     found = (values.get("format"), values.get("version")) if isinstance(values, dict) else (None, None)
     if found != (expected_format, VERSION):
         raise DataError(
