@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 FLIGHTS = Path(__file__).parent / "data" / "flights.parquet"
+SEQUIFIER_FOLDER = Path(__file__).parent / "data" / "sequifier_folder"
 
 PREPROCESS: dict[str, Any] = {
     "project_root": ".",
@@ -160,6 +162,23 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = make_project(tmp_path_factory.mktemp("flights"), 240)
     project.preprocess()
     return project
+
+
+@pytest.fixture(scope="session")
+def sequifier_and_ours(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Project]:
+    """A folder as Sequifier 3.1.1.0 wrote it, and our own shards of its table with the same settings."""
+    theirs, ours = (Project(tmp_path_factory.mktemp(name)) for name in ("theirs", "ours"))
+    shutil.copytree(SEQUIFIER_FOLDER, theirs.root, dirs_exist_ok=True)
+    shutil.copy(SEQUIFIER_FOLDER / "events.parquet", ours.root)
+    (ours.root / "configs").mkdir()
+    ours.preprocess(
+        preprocessing_data_path="events.parquet",
+        selected_columns=["kind", "size"],
+        window_length=12,
+        window_stride=4,
+        max_target_offset=2,
+    )
+    return theirs, ours
 
 
 @pytest.fixture(scope="session")

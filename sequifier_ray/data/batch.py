@@ -59,13 +59,14 @@ class OpenShard:
     """A shard with what locating its samples needs."""
 
     data: ShardData
+    starts: Int64
     lengths: Int64
     sample_ends: Int64
 
     @staticmethod
     def of(data: ShardData, spec: ViewSpec) -> OpenShard:
         lengths = data.lengths
-        return OpenShard(data, lengths, np.cumsum(samples_per_segment(lengths, spec)))
+        return OpenShard(data, data.starts, lengths, np.cumsum(samples_per_segment(lengths, spec)))
 
 
 def gather_columns(
@@ -91,7 +92,7 @@ def gather_columns(
         shard = shard_of(int(shards[here[0]]))
         segments, first[here] = locate_samples(samples[here], shard.sample_ends, shard.lengths, spec)
         events = np.maximum(first[here, None] + steps, 0)  # (n_here, width), padding reads the first event
-        rows = shard.data.offsets[segments, None] + events
+        rows = shard.starts[segments, None] + events
         for name, column in values.items():
             column[here] = shard.data.columns[name].take(rows)
     is_real = first[:, None] + steps >= 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field
 from typing import Any
 
 from sequifier_ray import storage
+from sequifier_ray.data import sequifier_windows
 from sequifier_ray.errors import DataError
 
 DATASET_FORMAT = "sequifier_ray.dataset"
@@ -100,12 +101,14 @@ class DatasetDescription:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> DatasetDescription:
         """The description that ``to_json`` wrote; raises KeyError where it lacks something."""
-        known = {name: values[name] for name in cls.__dataclass_fields__}
+        fields = cls.__dataclass_fields__
+        optional = {n for n, f in fields.items() if (f.default, f.default_factory) != (MISSING, MISSING)}
+        known = {name: values[name] for name in fields if name in values or name not in optional}
         types = known["column_data_types"]
         known["column_data_types"] = {name: types[name] for name in values["columns"]}
         statistics = known["selected_columns_statistics"]
         known["selected_columns_statistics"] = {n: ColumnStatistics(**s) for n, s in statistics.items()}
-        known["hashed_columns"] = {n: HashedRest(**h) for n, h in known["hashed_columns"].items()}
+        known["hashed_columns"] = {n: HashedRest(**h) for n, h in known.get("hashed_columns", {}).items()}
         known["split_paths"] = tuple(known["split_paths"])
         ratios = known["split_ratios"]
         known["split_ratios"] = None if ratios is None else tuple(ratios)
@@ -114,13 +117,21 @@ class DatasetDescription:
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """One shard in the table: ``segment_lengths`` is its histogram, (length, count) with rising lengths."""
+    """One shard in the table: ``segment_lengths`` is its histogram, (length, count) with rising lengths.
+
+    ``bytes`` is SIZE_UNKNOWN where Sequifier wrote the table, which has no sizes.
+    """
 
     name: str
     bytes: int
     events: int
     segments: int
     segment_lengths: tuple[tuple[int, int], ...]
+
+    @property
+    def is_of_sequifier(self) -> bool:
+        """Whether the file holds Sequifier's stored windows."""
+        return self.bytes == sequifier_windows.SIZE_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -133,8 +144,14 @@ class SplitMetadata:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 over the ordered shard names, sizes and counts: equal data sets have equal ones."""
-        rows = [[s.name, s.bytes, s.events, s.segments] for s in self.shards]
+        """sha256 over the ordered shard names, sizes and counts: equal data sets have equal ones.
+
+        The histogram of segment lengths stands in for a size that is not known.
+        """
+        rows = [
+            [s.name, s.segment_lengths if s.is_of_sequifier else s.bytes, s.events, s.segments]
+            for s in self.shards
+        ]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
@@ -153,7 +170,7 @@ def write_description(path: str, description: DatasetDescription) -> None:
 
 
 def read_description(path: str, field: str = "dataset.part.metadata_config_path") -> DatasetDescription:
-    """The description that `field` of a configuration names.
+    """The description, of this package or of Sequifier 3.1, that `field` of a configuration names.
 
     Raises DataError if the file is missing, broken, or of another format or version.
     """
@@ -163,9 +180,8 @@ def read_description(path: str, field: str = "dataset.part.metadata_config_path"
             "`sequifier-ray preprocess` first, "
             "or name the file it wrote"
         )
-    values = _read(path, DATASET_FORMAT)
     with _complete(path):
-        return DatasetDescription.from_json(values)
+        return DatasetDescription.from_json(_read(path, DATASET_FORMAT, sequifier_windows.dataset_values))
 
 
 def metadata_path(split_path: str) -> str:
@@ -190,7 +206,10 @@ def write_split(split_path: str, metadata: SplitMetadata) -> None:
 
 
 def read_split(split_path: str) -> SplitMetadata:
-    """Raises DataError if the split or its metadata is missing, broken, or of another version."""
+    """The metadata of a split of this package or of Sequifier 3.1.
+
+    Raises DataError if the split or its metadata is missing, broken, or of another version.
+    """
     path = metadata_path(split_path)
     if not storage.exists(split_path):
         raise DataError(
@@ -200,8 +219,8 @@ def read_split(split_path: str) -> SplitMetadata:
         raise DataError(
             f"{split_path}: its metadata ({path}) is missing, so this is no finished data set; {_AGAIN}"
         )
-    values = _read(path, SPLIT_FORMAT)
     with _complete(path):
+        values = _read(path, SPLIT_FORMAT, sequifier_windows.split_values)
         shards = []
         for entry in values["shards"]:
             lengths = tuple((int(length), int(count)) for length, count in entry["segment_lengths"])
@@ -214,15 +233,24 @@ def _complete(path: str) -> Iterator[None]:
     """Turn what a damaged or half-edited file lacks into an error that names it."""
     try:
         yield
+    except DataError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{path} is damaged ({type(error).__name__}: {error}); {_AGAIN}") from error
 
 
-def _read(path: str, expected_format: str) -> dict[str, Any]:
+def _read(
+    path: str,
+    expected_format: str,
+    from_sequifier: Callable[[str, Mapping[str, Any]], dict[str, Any] | None],
+) -> dict[str, Any]:
     try:
         values = json.loads(storage.read_text(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not valid JSON ({error}); {_AGAIN}") from error
+    translated = from_sequifier(path, values) if isinstance(values, dict) else None
+    if translated is not None:
+        return translated
     found = (values.get("format"), values.get("version")) if isinstance(values, dict) else (None, None)
     if found != (expected_format, VERSION):
         raise DataError(

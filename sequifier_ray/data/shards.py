@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sequifier_ray import storage
+from sequifier_ray.data import sequifier_windows
 from sequifier_ray.data.metadata import DatasetDescription, ShardEntry
 from sequifier_ray.errors import DataError
 
@@ -47,9 +48,10 @@ class TextArray:
 class ShardData:
     """Segments in memory. Segment s is rows ``offsets[s]:offsets[s + 1]`` of every column.
 
-    ``columns`` name → (n_events,), ``sequence_ids`` and ``start_positions`` (n_segments,),
-    ``item_positions`` (n_events,) only where positions do not rise by one, ``offsets`` (n_segments + 1,).
+    ``columns`` name → (n_rows,), ``sequence_ids`` and ``start_positions`` (n_segments,),
+    ``item_positions`` (n_rows,) only where positions do not rise by one, ``offsets`` (n_segments + 1,).
     ``sequence_names`` (n_segments,) where ids are text; ``sequence_ids`` are then 0 to n_segments - 1.
+    ``left_pads`` (n_segments,) only where the first rows of segments are padding: so many are no events.
     """
 
     columns: dict[str, npt.NDArray[Any]]
@@ -58,17 +60,27 @@ class ShardData:
     item_positions: Int64 | None
     offsets: Int64
     sequence_names: TextArray | None = None
+    left_pads: Int64 | None = None
+
+    @property
+    def starts(self) -> Int64:
+        """Row of every segment's first event, (n_segments,)."""
+        starts: Int64 = self.offsets[:-1]
+        return starts if self.left_pads is None else starts + self.left_pads
 
     @property
     def lengths(self) -> Int64:
-        return np.diff(self.offsets)
+        """Events of every segment, (n_segments,)."""
+        return self.offsets[1:] - self.starts
 
     def positions(self) -> Int64:
         """itemPosition of every event, (n_events,)."""
         if self.item_positions is not None:
             return self.item_positions
-        within = np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], self.lengths)
-        positions: Int64 = np.repeat(self.start_positions, self.lengths) + within
+        lengths = self.lengths
+        ends = np.cumsum(lengths)
+        within = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
+        positions: Int64 = np.repeat(self.start_positions, lengths) + within
         return positions
 
 
@@ -90,7 +102,10 @@ def column_dtype(description: DatasetDescription, name: str) -> np.dtype[Any]:
 
 
 def write_shard(path: str, data: ShardData, write_format: str) -> ShardEntry:
-    """Write one shard to a local path and return its row of the shard table; equal data give equal bytes."""
+    """Write one shard to a local path and return its row of the shard table; equal data give equal bytes.
+
+    The data are without left_pads.
+    """
     if write_format == "pt":
         _write_pt(path, data)
     else:
@@ -113,21 +128,29 @@ def open_shard(folder: str, entry: ShardEntry, description: DatasetDescription) 
     """
     path = storage.join(folder, entry.name)
     found = storage.file_bytes(path)
-    if found != entry.bytes:
+    if found is None or (found != entry.bytes and not entry.is_of_sequifier):
         state = "is missing" if found is None else f"has {found} bytes instead of {entry.bytes}"
-        raise DataError(f"shard {path} {state}; restore it or run `sequifier-ray preprocess` again")
-    data = _open_pt(path) if description.write_format == "pt" else _open_table(path, description)
-    if (int(data.offsets[-1]), len(data.sequence_ids)) != (entry.events, entry.segments):
+        raise DataError(f"shard {path} {state}; restore it or {_again(entry)}")
+    if description.write_format == "pt":
+        data = _open_pt(path, entry, description)
+    else:
+        data = _open_table(path, entry, description)
+    events = int(data.lengths.sum())
+    if (events, len(data.sequence_ids)) != (entry.events, entry.segments):
         raise DataError(
-            f"shard {path} holds {int(data.offsets[-1])} events in {len(data.sequence_ids)} segments "
-            f"instead of {entry.events} "
-            f"in {entry.segments}; run `sequifier-ray preprocess` again"
+            f"shard {path} holds {events} events in {len(data.sequence_ids)} segments "
+            f"instead of {entry.events} in {entry.segments}; {_again(entry)}"
         )
     return data
 
 
-def _unreadable(path: str, error: Exception) -> DataError:
-    return DataError(f"shard {path} cannot be read; run `sequifier-ray preprocess` again ({error})")
+def _again(entry: ShardEntry) -> str:
+    command = "sequifier" if entry.is_of_sequifier else "sequifier-ray"
+    return f"run `{command} preprocess` again"
+
+
+def _unreadable(path: str, entry: ShardEntry, error: Exception) -> DataError:
+    return DataError(f"shard {path} cannot be read; {_again(entry)} ({error})")
 
 
 def _write_pt(path: str, data: ShardData) -> None:
@@ -151,7 +174,7 @@ def _write_pt(path: str, data: ShardData) -> None:
         torch.save(contents, file)
 
 
-def _open_pt(path: str) -> ShardData:
+def _open_pt(path: str, entry: ShardEntry, description: DatasetDescription) -> ShardData:
     import pickle
 
     import torch
@@ -159,12 +182,12 @@ def _open_pt(path: str) -> ShardData:
     try:
         contents = torch.load(path, weights_only=True, mmap=True)
         found = (contents["format"], contents["version"])
-    except (RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
-        raise _unreadable(path, error) from error
+    except (OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        raise _unreadable(path, entry, error) from error
+    if found[0] == sequifier_windows.FILE_FORMAT:
+        return ShardData(**sequifier_windows.segments(path, contents, entry, description))
     if found != (SHARD_FORMAT, SHARD_VERSION):
-        raise DataError(
-            f"shard {path} has format {found[0]} version {found[1]}; run `sequifier-ray preprocess` again"
-        )
+        raise DataError(f"shard {path} has format {found[0]} version {found[1]}; {_again(entry)}")
     items = contents.get("item_positions")
     names = None
     if "sequence_names" in contents:
@@ -196,7 +219,7 @@ def _write_table(path: str, data: ShardData, write_format: str) -> None:
         pyarrow.csv.write_csv(table, path)
 
 
-def _open_table(path: str, description: DatasetDescription) -> ShardData:
+def _open_table(path: str, entry: ShardEntry, description: DatasetDescription) -> ShardData:
     import pyarrow as pa
 
     try:
@@ -207,7 +230,7 @@ def _open_table(path: str, description: DatasetDescription) -> ShardData:
         for name in description.stored_columns:
             columns[name] = table[name].to_numpy().astype(column_dtype(description, name), copy=False)
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(path, entry, error) from error
     starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])) if len(ids) else np.zeros(0, np.int64)
     offsets = np.append(starts, len(ids)).astype(np.int64)
     data = ShardData(columns, ids[starts], positions[starts], None, offsets, names)

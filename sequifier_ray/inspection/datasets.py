@@ -48,7 +48,7 @@ def inspect_dataset(
     for entry in metadata.shards:
         histogram.update(dict(entry.segment_lengths))
     window = window or (description.window_length, description.window_stride)
-    n_bytes = sum(entry.bytes for entry in metadata.shards)
+    n_bytes = sum(_bytes(path, entry) for entry in metadata.shards)
     split = split_facts(
         posixpath.basename(path.rstrip("/")),
         histogram,
@@ -73,6 +73,13 @@ def inspect_dataset(
         world_size=world_size,
         verified=verify,
     )
+
+
+def _bytes(path: str, entry: ShardEntry) -> int:
+    """The size of a shard: that of its table, or of the file where the table has none."""
+    if entry.is_of_sequifier:
+        return storage.file_bytes(storage.join(path, entry.name)) or 0
+    return entry.bytes
 
 
 def _column(description: DatasetDescription, name: str) -> ColumnFacts:

@@ -59,7 +59,6 @@ def survey(config: TrainConfig) -> Ground:
     _check_compiler(config)
     _check_streams(config)
     description = read_description(config.resolve(config.dataset.part.metadata_config_path))
-    _check_format(config, description)
     # Columns first: their errors name fields, where the loader could only name shards.
     CausalObjective(config.model, config.dataset, description)
     context_length = config.global_training.context_length
@@ -67,6 +66,8 @@ def survey(config: TrainConfig) -> Ground:
         model = build_model(config.model, description, context_length)
     n_parameters = sum(p.numel() for p in model.parameters())
     train = open_split(config, description, 0)
+    # After the split: only its metadata tell whether Sequifier wrote pt or tables.
+    _check_format(config, description)
     validation = _open_validation(config, description)
     warnings = _sample_warnings(config, train)
     return Ground(description, train, validation, n_parameters, tuple(warnings))

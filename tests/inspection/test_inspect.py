@@ -177,6 +177,13 @@ def test_the_command(tmp_path: Path, table: pl.DataFrame, capsys: pytest.Capture
     assert facts["splits"][0]["windows"] > 0
 
 
+def test_a_folder_that_sequifier_wrote() -> None:
+    folder = Path(__file__).parents[1] / "data" / "sequifier_folder" / "data" / "events-split0"
+    (facts,) = look(folder, verify=True)
+    assert facts.bytes == sum(path.stat().st_size for path in folder.glob("*.pt"))
+    assert facts.splits[0].windows == facts.splits[0].segments == 94
+
+
 def test_quartiles() -> None:
     assert Lengths.of({1: 1, 2: 1, 3: 1, 4: 1}) == Lengths(1, 1, 2, 3, 4)
     assert Lengths.of({7: 100}) == Lengths(7, 7, 7, 7, 7)
