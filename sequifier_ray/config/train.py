@@ -148,8 +148,11 @@ class GlobalTraining(Section):
     collective_timeout_s: Positive = Field(
         default=600.0, description="Seconds after which a process counts as lost."
     )
-    non_finite: Literal["stop"] = Field(
-        default="stop", description="What to do when the loss or gradient is not finite."
+    non_finite: Literal["stop", "skip"] = Field(
+        default="stop",
+        description="When a gradient is not finite: stop after a checkpoint of the last good update, or "
+        "skip the "
+        "update.",
     )
 
     @field_validator("optimizer", "scheduler", mode="before")

@@ -8,7 +8,7 @@ from sequifier_ray.config.train import TrainConfig, ignored_settings
 from sequifier_ray.errors import ConfigError
 from sequifier_ray.launch.console import Console, describe_summary
 from sequifier_ray.launch.ranks import has_torchrun_variables, is_lead, under_torchrun
-from sequifier_ray.launch.signals import EXIT_STOPPED
+from sequifier_ray.launch.signals import EXIT_INTERRUPTED, EXIT_STOPPED
 
 LAUNCHERS = ("auto", "ray", "torchrun", "spawn", "local")
 
@@ -40,7 +40,7 @@ def choose(config: TrainConfig, launcher: str) -> str:
 
 
 def train(config: TrainConfig, launcher: str, address: str | None) -> int:
-    """Run a training to its end; returns the exit code (0 done, 75 stopped with a checkpoint).
+    """Run a training to its end; returns the exit code (0 done; 75 stopped with a checkpoint, 130 by ^C).
 
     Raises:
         SequifierRayError: with the exit code of its kind.
@@ -59,7 +59,9 @@ def train(config: TrainConfig, launcher: str, address: str | None) -> int:
         console.line(describe_summary(summary))
         if summary["status"] == "done":
             console.line(f"figures: {config.resolve(f'logs/{config.model_name}/summary.json')}")
-    return EXIT_STOPPED if summary["status"] == "stopped" else 0
+    if summary["status"] != "stopped":
+        return 0
+    return EXIT_INTERRUPTED if summary["interrupted"] else EXIT_STOPPED
 
 
 def _start(chosen: str, config: TrainConfig, console: Console, address: str | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.launch.console import Console
 from sequifier_ray.launch.context import device_for
+from sequifier_ray.launch.ledger import keep_ledger, ledger_folder
 from sequifier_ray.launch.signals import StopSignals
 from sequifier_ray.train import engine
 from sequifier_ray.train.worker import WorkerContext
@@ -29,5 +30,6 @@ def run(config: TrainConfig, console: Console) -> dict[str, Any]:
             launched_at_s=launched_at_s,
             report=console.show,
             stop_requested=signals.is_requested,
+            applied=keep_ledger(0, ledger_folder()),
         )
-        return engine.run(config, context)
+        return signals.mark(engine.run(config, context))

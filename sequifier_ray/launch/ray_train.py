@@ -13,6 +13,7 @@ from sequifier_ray.errors import ClusterError, TrainingError
 from sequifier_ray.launch.console import Console
 from sequifier_ray.launch.failures import Failure
 from sequifier_ray.launch.hub import Hub
+from sequifier_ray.launch.ledger import ledger_folder
 from sequifier_ray.launch.ray_cluster import connected
 from sequifier_ray.launch.signals import StopSignals
 
@@ -40,14 +41,19 @@ def run(config: TrainConfig, console: Console, address: str | None) -> dict[str,
     with connected(address, n_cpus, "ray.address", console.line) as can_grow:
         _wait_for_resources(config, console, config.ray.resource_timeout_s if can_grow else 0.0)
         hub = _open_hub()
-        parcel = {"config": config.model_dump(mode="json"), "hub": hub, "launched_at_s": launched_at_s}
+        parcel = {
+            "config": config.model_dump(mode="json"),
+            "hub": hub,
+            "launched_at_s": launched_at_s,
+            "ledger": ledger_folder(),
+        }
         trainer = _trainer(config, parcel)
         outcome: dict[str, Any] = {}
         thread = threading.Thread(target=_fit, args=(trainer, outcome), daemon=True)
         # After ray.init, which sets a SIGTERM handler of its own.
         with StopSignals() as signals:
             thread.start()
-            return _follow(hub, thread, outcome, signals, console)
+            return signals.mark(_follow(hub, thread, outcome, signals, console))
 
 
 def _per_worker(config: TrainConfig) -> dict[str, float]:

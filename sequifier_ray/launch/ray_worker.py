@@ -14,6 +14,7 @@ from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.launch.context import device_for
 from sequifier_ray.launch.failures import describe
 from sequifier_ray.launch.hub import HubLink
+from sequifier_ray.launch.ledger import keep_ledger
 from sequifier_ray.train import engine
 from sequifier_ray.train.worker import WorkerContext
 
@@ -39,6 +40,7 @@ def train_worker(parcel: dict[str, Any]) -> None:
             restarts=restarts,
             report=link.report,
             stop_requested=link.stop_requested if rank == 0 else _never,
+            applied=keep_ledger(rank, parcel["ledger"]),
         )
         summary = engine.run(config, context)
         if rank == 0:

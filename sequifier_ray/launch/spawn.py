@@ -15,6 +15,7 @@ from sequifier_ray.errors import SequifierRayError, TrainingError
 from sequifier_ray.launch.console import Console
 from sequifier_ray.launch.context import device_for, open_process_group, usable_cores, use_threads
 from sequifier_ray.launch.failures import Failure, describe
+from sequifier_ray.launch.ledger import keep_ledger, ledger_folder
 from sequifier_ray.launch.ranks import leave
 from sequifier_ray.launch.signals import StopSignals
 from sequifier_ray.train import engine
@@ -34,7 +35,7 @@ def run(config: TrainConfig, console: Console) -> dict[str, Any]:
     processes = multiprocessing.get_context("spawn")
     messages = processes.Queue()
     stop = processes.Event()
-    with tempfile.TemporaryDirectory(prefix="sequifier-ray-") as folder, StopSignals(stop.set):
+    with tempfile.TemporaryDirectory(prefix="sequifier-ray-") as folder, StopSignals(stop.set) as signals:
         parcel = {
             "config": config.model_dump(mode="json"),
             "meeting_point": f"file://{folder}/ranks",
@@ -47,7 +48,7 @@ def run(config: TrainConfig, console: Console) -> dict[str, Any]:
         for worker in workers:
             worker.start()
         try:
-            return _follow(workers, messages, console)
+            return signals.mark(_follow(workers, messages, console))
         finally:
             _end(workers)
 
@@ -116,6 +117,7 @@ def _work(rank: int, parcel: dict[str, Any], messages: Any, stop: Any) -> None:
             launched_at_s=parcel["launched_at_s"],
             report=messages.put,
             stop_requested=lambda: signals.requested or stop.is_set(),
+            applied=keep_ledger(rank, ledger_folder()),
         )
         summary = engine.run(config, context)
         if rank == 0:

@@ -13,6 +13,7 @@ from sequifier_ray.errors import SequifierRayError
 from sequifier_ray.launch.console import Console
 from sequifier_ray.launch.context import device_for, open_process_group, torchrun_ranks
 from sequifier_ray.launch.failures import describe
+from sequifier_ray.launch.ledger import keep_ledger, ledger_folder
 from sequifier_ray.launch.signals import StopSignals
 from sequifier_ray.train import engine
 from sequifier_ray.train.worker import WorkerContext
@@ -62,8 +63,9 @@ def run(config: TrainConfig, console: Console) -> dict[str, Any]:
                 restarts=ranks.restarts,
                 report=console.show,
                 stop_requested=signals.is_requested,
+                applied=keep_ledger(ranks.rank, ledger_folder()),
             )
-            return engine.run(_same_on_all(config), context)
+            return signals.mark(engine.run(_same_on_all(config), context))
         except SequifierRayError:
             raise
         except Exception as error:

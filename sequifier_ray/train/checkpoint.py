@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from sequifier_ray import storage
-from sequifier_ray.errors import ConfigError, TrainingError
+from sequifier_ray.errors import ConfigError, DataError, TrainingError
 from sequifier_ray.train.parallel import Strategy
 from sequifier_ray.train.state import STATE_FORMAT, STATE_VERSION, TrainState
 from sequifier_ray.train.worker import is_peer_loss
@@ -70,7 +70,7 @@ class StepFolders:
         """Folder of the step after ``update`` updates."""
         return storage.join(self.folder, f"step-{update:08d}")
 
-    def prune(self, run_id: str) -> None:
+    def prune(self, run_id: str, note: Callable[[str], None]) -> None:
         """Delete steps of this run beyond the newest ``keep`` and its best one; other runs' stay."""
         own = [step for step in self.complete() if step.state.run_id == run_id]
         if not own:
@@ -78,20 +78,20 @@ class StepFolders:
         best_update = own[-1].state.best_update
         for step in own[: -self.keep]:
             if step.state.update != best_update:
-                storage.delete_folder(step.path)
+                _delete(step.path, note)
 
-    def delete_other_runs(self, run_id: str) -> None:
+    def delete_other_runs(self, run_id: str, note: Callable[[str], None]) -> None:
         """Delete what earlier runs left, once this one has ended well."""
         for step in self.complete():
             if step.state.run_id != run_id:
-                storage.delete_folder(step.path)
+                _delete(step.path, note)
 
-    def delete_partial(self) -> None:
+    def delete_partial(self, note: Callable[[str], None]) -> None:
         """Delete what a killed run was writing."""
         if storage.exists(self.folder):
             for name in storage.list_names(self.folder):
                 if name.endswith(".partial"):
-                    storage.delete_folder(storage.join(self.folder, name))
+                    _delete(storage.join(self.folder, name), note)
 
 
 def _read_state(path: str) -> tuple[str, TrainState | None]:
@@ -112,55 +112,77 @@ def _read_state(path: str) -> tuple[str, TrainState | None]:
     return "", TrainState.from_json(values)
 
 
-def save(
+def write(
     folders: StepFolders,
     state: TrainState,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    contents: dict[str, Any],
     strategy: Strategy,
+    group: Any,
+    note: Callable[[str], None],
 ) -> str:
-    """Write weights, optimizer state and ``state`` as one step folder; all ranks take part.
+    """Write weights, optimizer state and ``state`` as one step folder; all ranks take part, over ``group``.
 
-    Returns the folder's path. Earlier steps are pruned only after this one is complete.
+    Returns the folder's path. Earlier steps are pruned only after this one is complete; ``note`` is told what
+    could not be deleted.
 
     Raises:
         TrainingError: the storage did not take it; earlier steps are untouched.
+        RuntimeError: another rank is gone.
     """
     target = folders.path_of(state.update)
     partial = target + ".partial"
+    problem = None
     if strategy.rank == 0:
-        folders.delete_partial()
-        storage.make_folder(partial)
-    strategy.barrier()
+        try:
+            folders.delete_partial(note)
+            storage.make_folder(partial)
+        except DataError as error:
+            problem = str(error)
+    if (problem := strategy.from_lead(problem, group)) is not None:
+        raise TrainingError(_not_written(target, problem))
     try:
+        # Each rank: one that sees what rank 0 made only later must not look for it in vain.
+        storage.make_folder(partial)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            weights, moments = get_state_dict(strategy.unwrap(model), optimizer)
             state_dict_saver.save(
-                {"model": weights, "optimizer": moments},
+                contents,
                 storage_writer=FileSystemWriter(partial),
+                process_group=group,
                 no_dist=strategy.world_size == 1,
             )
-    except (CheckpointException, OSError) as error:
+        if strategy.rank == 0:
+            _publish(folders, state, partial, target)
+    except (CheckpointException, OSError, DataError) as error:
         cause = _cause(error)
         if is_peer_loss(RuntimeError(cause)):
             raise RuntimeError(cause) from error
         if strategy.rank == 0:
-            storage.delete_folder(partial)
-        raise TrainingError(
-            f"the checkpoint {target} could not be written ({cause}); earlier checkpoints are "
-            "untouched. "
-            "Mend the storage and run again with resume: {policy: if_exists}"
-        ) from error
+            _delete(partial, note)
+        raise TrainingError(_not_written(target, cause)) from error
     if strategy.rank == 0:
-        files = {
-            name: storage.file_bytes(storage.join(partial, name)) for name in storage.list_names(partial)
-        }
-        manifest = json.dumps({**state.to_json(), "files": files}, indent=1)
-        storage.write_atomic(storage.join(partial, "state.json"), manifest)
-        storage.publish_folder(partial, target)
-        folders.prune(state.run_id)
+        folders.prune(state.run_id, note)
     return target
+
+
+def _not_written(target: str, cause: str) -> str:
+    return f"the checkpoint {target} could not be written ({cause}); earlier checkpoints are untouched"
+
+
+def _publish(folders: StepFolders, state: TrainState, partial: str, target: str) -> None:
+    names = storage.list_names(partial)
+    files = {name: storage.file_bytes(storage.join(partial, name)) for name in names}
+    manifest = json.dumps({**state.to_json(), "files": files}, indent=1)
+    storage.write_atomic(storage.join(partial, "state.json"), manifest)
+    storage.publish_folder(partial, target)
+
+
+def _delete(path: str, note: Callable[[str], None]) -> None:
+    """Delete a folder; what cannot be deleted is told and left."""
+    try:
+        storage.delete_folder(path)
+    except (DataError, OSError) as error:
+        note(f"{path} could not be deleted ({error}); delete it by hand")
 
 
 def _cause(error: BaseException) -> str:

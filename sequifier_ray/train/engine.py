@@ -6,14 +6,14 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.data.loader import ShardLoader, Update
 from sequifier_ray.data.order import EpochOrder, Plan
-from sequifier_ray.train import checkpoint
+from sequifier_ray.errors import TrainingError
 from sequifier_ray.train.evaluate import evaluate
 from sequifier_ray.train.export import export_model
 from sequifier_ray.train.optim import schedule_state, step_on_epoch
@@ -34,40 +34,54 @@ def run(config: TrainConfig, context: WorkerContext) -> dict[str, Any]:
         SequifierRayError: a mistake of the user's, or a loss that is not finite; on every rank.
     """
     session = set_up(config, context)
-    settings = config.global_training
-    clock = SaveClock(settings)
-    with Recorder(session) as recorder:
-        if session.resumed_at is None and settings.calculate_validation_loss_on_initialization:
-            validate(session, recorder)
-        while session.state.epoch < config.training_plan.epochs and not _is_stale(session):
-            if not train_epoch(session, recorder, clock):
-                save(session, recorder)
-                context.line(f"stopped on request at step {session.state.update}; {_how_to_go_on(config)}")
-                return recorder.summary("stopped", {})
-            finish_epoch(session, recorder)
-        return finish(session, recorder)
+    clock = SaveClock(config.global_training)
+    with Recorder(session) as recorder, session.saver:
+        if train(session, recorder, clock):
+            return finish(session, recorder)
+        save(session, recorder)
+        session.saver.finish()
+        context.line(f"stopped on request at step {session.state.update}; {_how_to_go_on(config)}")
+        return recorder.summary("stopped", {})
+
+
+def train(session: Session, recorder: Recorder, clock: SaveClock) -> bool:
+    """Do all epochs that are left; False if the run was asked to stop before their end."""
+    config = session.config
+    looks_first = config.evaluation and config.global_training.calculate_validation_loss_on_initialization
+    if session.state.update == 0 and looks_first and validate(session, recorder) is None:
+        return False
+    if session.state.validation_due and not close_epoch(session, recorder):
+        return False
+    while session.state.epoch < config.training_plan.epochs and not _is_stale(session):
+        if not train_epoch(session, recorder, clock):
+            return False
+        end_epoch(session, recorder)
+        if not close_epoch(session, recorder):
+            return False
+    return True
 
 
 def train_epoch(session: Session, recorder: Recorder, clock: SaveClock) -> bool:
     """Do what is left of the current epoch; False if the run was asked to stop before its end."""
-    config, context, strategy = session.config, session.context, session.strategy
-    settings = config.global_training
-    loader = _open_loader(session)
-    with loader:
+    settings = session.config.global_training
+    with _open_loader(session) as loader:
         recorder.throughput.start()
         for batches, announced in _announced(session, loader, clock):
             number = session.state.update + 1
-            _seed_dropout(config.seed, number, context.rank)
+            _seed_dropout(session.config.seed, number, session.context.rank)
             result = update(
                 session.model,
                 session.objective,
                 session.optimizer,
-                strategy,
+                session.strategy,
                 batches.micro_batches,
                 announced,
                 settings.gradient_clip,
-                want_norm=number % settings.log_interval == 0,
             )
+            if not result.is_finite and settings.non_finite == "stop":
+                stop_at_last_good(session, recorder, number)
+            if result.is_applied:
+                session.context.applied(session.leg, session.state.epoch, number, batches.micro_batches)
             if settings.scheduler_step_on == "batch":
                 session.scheduler.step()
             session.state = replace(
@@ -77,6 +91,7 @@ def train_epoch(session: Session, recorder: Recorder, clock: SaveClock) -> bool:
                 plan=batches.plan_after,
             )
             recorder.after_update(result, batches)
+            session.saver.poll()
             stop, save_now = (value > 0 for value in result.flags.tolist())
             if stop:
                 return False
@@ -85,6 +100,23 @@ def train_epoch(session: Session, recorder: Recorder, clock: SaveClock) -> bool:
                 clock.saved()
     recorder.throughput.pause()
     return True
+
+
+def stop_at_last_good(session: Session, recorder: Recorder, number: int) -> NoReturn:
+    """Save what the update before has left, which a gradient that is not finite has not changed, and end.
+
+    Raises:
+        TrainingError: always, on every rank.
+    """
+    save(session, recorder)
+    session.saver.finish()
+    raise TrainingError(
+        f"the gradient of update {number} is not finite and training stopped (global_training.non_finite: "
+        f"stop). "
+        f"The checkpoint of step {session.state.update} holds the last good weights; lower learning_rate, "
+        f"set "
+        "gradient_clip, look for extreme values, or set non_finite: skip"
+    ).on_every_rank()
 
 
 def _announced(
@@ -112,53 +144,72 @@ def _announced(
             waiting[1]()
 
 
-def finish_epoch(session: Session, recorder: Recorder) -> None:
-    """Close the epoch's books; validate, advance the schedule, and save where it is due."""
-    config, settings = session.config, session.config.global_training
-    recorder.end_epoch()
+def end_epoch(session: Session, recorder: Recorder) -> None:
+    """Close the books of the epoch that was trained; what follows it is due."""
+    counts = recorder.end_epoch()
     epoch = session.state.epoch + 1
-    session.state = replace(session.state, epoch=epoch, plan=None)
-    loss = validate(session, recorder) if config.evaluation else None
-    if loss is not None:
+    session.state = replace(session.state, epoch=epoch, plan=None, validation_due=True, epoch_samples=counts)
+
+
+def close_epoch(session: Session, recorder: Recorder) -> bool:
+    """Validate, advance the schedule, and save where it is due; False if the run was asked to stop
+    meanwhile."""
+    config, settings = session.config, session.config.global_training
+    loss = None
+    if config.evaluation:
+        loss = validate(session, recorder)
+        if loss is None:
+            return False
         session.state = session.state.after_validation(loss)
     if settings.scheduler_step_on == "epoch":
         step_on_epoch(session.scheduler, loss)
+    session.state = replace(session.state, validation_due=False)
+    epoch = session.state.epoch
     is_last = epoch == config.training_plan.epochs or _is_stale(session)
     if is_last or epoch % settings.save_interval_epochs == 0 or (loss is not None and session.state.is_best):
         save(session, recorder)
+    return True
 
 
 def validate(session: Session, recorder: Recorder) -> float | None:
-    """The validation loss now, written down; None without a validation split."""
+    """The validation loss now, written down; None if the run was asked to stop meanwhile."""
     dataset = session.ground.validation
-    if dataset is None:
-        return None
+    assert dataset is not None
     started_s = time.perf_counter()
-    batch_size = session.config.global_training.inference_batch_size
-    validation = evaluate(session.model, session.objective, dataset, session.strategy, batch_size)
+    validation = evaluate(
+        session.model,
+        session.objective,
+        dataset,
+        session.strategy,
+        session.config.global_training.inference_batch_size,
+        session.context.stop_requested,
+    )
+    if validation is None:
+        return None
     recorder.validated(validation, time.perf_counter() - started_s)
     return validation.loss
 
 
 def save(session: Session, recorder: Recorder) -> None:
-    """Write a checkpoint of this moment; a loss that is not finite is never saved."""
+    """Begin a checkpoint of this moment; a loss that is not finite is never saved."""
     recorder.throughput.pause()
     recorder.log_interval()
     session.state = replace(session.state, scheduler=schedule_state(session.scheduler))
-    checkpoint.save(session.folders, session.state, session.model, session.optimizer, session.strategy)
+    session.saver.start(session.state, session.model, session.optimizer)
     recorder.throughput.start()
 
 
 def finish(session: Session, recorder: Recorder) -> dict[str, Any]:
     """Export the last and the best model from their checkpoints, and sum up."""
     recorder.throughput.pause()
+    session.saver.finish()
     models: dict[str, str] = {}
     if session.context.is_lead:
         own = [s for s in session.folders.complete() if s.state.run_id == session.state.run_id]
         best = [s for s in own if s.state.update == own[-1].state.best_update]
         for suffix, step in (("last", own[-1]), *(("best", step) for step in best)):
             models[suffix] = export_model(session.config, session.ground.description, step, suffix)
-        session.folders.delete_other_runs(session.state.run_id)
+        session.folders.delete_other_runs(session.state.run_id, session.context.warn)
     return recorder.summary("done", models)
 
 

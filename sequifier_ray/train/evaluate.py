@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -34,8 +35,12 @@ def evaluate(
     dataset: SplitDataset,
     strategy: Strategy,
     batch_size: int,
-) -> Validation:
-    """Loss, accuracy and the naive baseline over ``dataset``; all ranks run the same number of forwards."""
+    stop_requested: Callable[[], bool],
+) -> Validation | None:
+    """Loss, accuracy and the naive baseline over ``dataset``; all ranks run the same number of forwards.
+
+    None once any rank was asked to stop: all of them leave after the same batch.
+    """
     # The "name" and "identity" orders need no shuffling, so validation reads shards front to back.
     order = EpochOrder(0, 0, dataset.shard_sample_counts, shuffle_shards=1, file_order="identity")
     plan = Plan.start(dataset.n_samples, strategy.world_size, batch_size * strategy.world_size)
@@ -47,7 +52,12 @@ def evaluate(
     model.eval()
     try:
         with torch.no_grad(), loader:
+            asked = strategy.start_sum(torch.tensor([float(stop_requested())]))
             for batches in loader:
+                # One batch late, so that nobody waits for the answer.
+                if float(asked()) > 0:
+                    return None
+                asked = strategy.start_sum(torch.tensor([float(stop_requested())]))
                 for host_batch in batches.micro_batches:
                     batch = host_batch.to(strategy.device, non_blocking=True)
                     with strategy.autocast():
@@ -60,6 +70,8 @@ def evaluate(
                         objective.accuracy_sums(outputs, batch),
                     )
                     on_device += torch.stack([losses, hits]).double()
+            if float(asked()) > 0:
+                return None
     finally:
         model.train()
     sums = strategy.sum_over_ranks(torch.cat([on_host, on_device.cpu()]))

@@ -99,13 +99,19 @@ class Strategy:
         dist.all_gather_object(gathered, value)
         return gathered
 
-    def from_lead(self, value: Any) -> Any:
-        """Rank 0's small picklable ``value``: decisions are taken once."""
+    def from_lead(self, value: Any, group: Any = None) -> Any:
+        """Rank 0's small picklable ``value``: decisions are taken once. Over ``group``, or that of the
+        training."""
         if self.world_size == 1:
             return value
         box = [value]
-        dist.broadcast_object_list(box, src=0)
+        # By way of host memory: the saver's group has no other.
+        dist.broadcast_object_list(box, src=0, group=group, device=torch.device("cpu"))
         return box[0]
+
+    def own_host_group(self) -> Any:
+        """A gloo group of all ranks for a thread beside the training; None for a world of one."""
+        return None if self.world_size == 1 else dist.new_group(backend="gloo")
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

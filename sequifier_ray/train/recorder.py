@@ -39,7 +39,7 @@ class Recorder:
         self._n_since_start = 0
         # Real and repeated samples of the epoch under way, this rank's share.
         self._samples_of_epoch = [_done_before(session), 0]
-        self.samples_per_epoch: tuple[int, int] | None = None
+        self.skipped_updates = 0
         self._updates_per_epoch = Plan.start(
             session.ground.train.n_samples, session.state.data_streams, samples_per_update(session.config)
         ).updates_left
@@ -64,8 +64,14 @@ class Recorder:
         slots = sum(len(batch.sample_is_real) for batch in batches.micro_batches)
         self._samples_of_epoch[0] += real
         self._samples_of_epoch[1] += slots - real
-        self._losses += result.local_loss
-        self._n_updates += 1
+        if result.is_finite:
+            self._losses += result.local_loss
+            self._n_updates += 1
+        else:
+            self.skipped_updates += 1
+            session.context.warn(
+                f"the gradient of update {session.state.update} is not finite: it was skipped"
+            )
         if result.n_target_tokens == 0:
             session.context.warn(f"update {session.state.update} has no target to learn from and was skipped")
         if session.state.update % session.config.global_training.log_interval == 0:
@@ -104,7 +110,7 @@ class Recorder:
             "learning_rate": session.optimizer.param_groups[0]["lr"],
             "samples_per_s": round(rate, 1),
         }
-        if result is not None and result.grad_norm is not None:
+        if result is not None:
             values["grad_norm"] = float(result.grad_norm)
         self._write("train", **values)
         total = self._updates_per_epoch * session.config.training_plan.epochs
@@ -112,11 +118,11 @@ class Recorder:
         if session.context.is_lead:
             session.context.report({**event, "samples_per_s": rate, "epoch": session.state.epoch})
 
-    def end_epoch(self) -> None:
-        """Sum up how many samples of the epoch were real and how many repeated."""
+    def end_epoch(self) -> tuple[int, int]:
+        """How many samples of the epoch were real and how many repeated, over all ranks."""
         counts = self.session.strategy.sum_over_ranks(torch.tensor(self._samples_of_epoch, dtype=torch.int64))
-        self.samples_per_epoch = (int(counts[0]), int(counts[1]))
         self._samples_of_epoch = [0, 0]
+        return int(counts[0]), int(counts[1])
 
     def validated(self, validation: Validation, seconds: float) -> None:
         """Write and show one validation."""
@@ -150,7 +156,7 @@ class Recorder:
         session = self.session
         state = session.state
         peaks = session.strategy.gather_objects(peak_rss_bytes())
-        real, padded = self.samples_per_epoch or (None, None)
+        real, padded = state.epoch_samples or (None, None)
         rate = self.throughput.rate()
         summary = {
             "status": status,
@@ -172,6 +178,8 @@ class Recorder:
             if session.context.is_lead
             else [],
             "restarts": session.context.restarts,
+            "failed_saves": session.saver.failures,
+            "skipped_updates": self.skipped_updates,
             "models": models,
         }
         if session.context.is_lead:

@@ -23,13 +23,15 @@ from sequifier_ray.train.checkpoint import SavedStep, StepFolders
 from sequifier_ray.train.optim import build_optimizer, build_scheduler
 from sequifier_ray.train.parallel import Strategy, choose_strategy
 from sequifier_ray.train.preflight import Ground, choose_resume, folders, survey
+from sequifier_ray.train.saver import Saver
 from sequifier_ray.train.state import OrderKey, TrainState
 from sequifier_ray.train.worker import WorkerContext
 
 
 @dataclass
 class Session:
-    """All that a run holds in one process. ``state`` is replaced after every update."""
+    """All that a run holds in one process. ``state`` is replaced after every update; ``leg`` is the time in
+    nanoseconds at which this start of the run began, the same on all ranks."""
 
     config: TrainConfig
     context: WorkerContext
@@ -40,8 +42,10 @@ class Session:
     optimizer: torch.optim.Optimizer
     scheduler: LRScheduler
     folders: StepFolders
+    saver: Saver
     state: TrainState
     resumed_at: int | None
+    leg: int
 
 
 def set_up(config: TrainConfig, context: WorkerContext) -> Session:
@@ -70,6 +74,7 @@ def set_up(config: TrainConfig, context: WorkerContext) -> Session:
     else:
         context.line("no checkpoint to resume from: starting at step 0")
     resumed_at = None if step is None else step.state.update
+    places = folders(config)
     return Session(
         config,
         context,
@@ -79,9 +84,11 @@ def set_up(config: TrainConfig, context: WorkerContext) -> Session:
         objective,
         optimizer,
         scheduler,
-        folders(config),
+        places,
+        Saver(places, strategy, context.warn),
         state,
         resumed_at,
+        strategy.from_lead(time.time_ns()),
     )
 
 

@@ -33,6 +33,8 @@ class TrainState:
     ``epoch`` counts finished epochs. ``plan`` holds what is left of the epoch that is under way; None
     between epochs. ``data_streams`` is the number of streams the next epoch starts with.
     ``best_loss`` is the lowest validation loss so far, ``best_update`` the update it was measured at.
+    ``validation_due``: the epoch has ended, its validation has not. ``epoch_samples`` counts the real and the
+    repeated samples of the last epoch that ended.
     """
 
     order: OrderKey
@@ -45,6 +47,8 @@ class TrainState:
     best_update: int | None = None
     stale_epochs: int = 0
     train_seconds: float = 0.0
+    validation_due: bool = False
+    epoch_samples: tuple[int, int] | None = None
     run_id: str = ""
     run_started_s: float = 0.0
     scheduler: dict[str, Any] = field(default_factory=dict)
@@ -78,4 +82,6 @@ class TrainState:
         plan = values["plan"]
         values["plan"] = None if plan is None else Plan.from_json(plan)
         values["order"] = OrderKey(**values["order"])
+        if values.get("epoch_samples") is not None:
+            values["epoch_samples"] = tuple(values["epoch_samples"])
         return cls(**values)

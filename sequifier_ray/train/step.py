@@ -19,12 +19,18 @@ class UpdateResult:
 
     ``local_loss`` (T,) float32 is this rank's part of the loss per target; its sum over ranks is the
     loss of the update. ``flags`` (F,) are the ranks' flags, summed. ``n_target_tokens`` is global.
+    ``is_applied``: the weights changed; they do not without a target, nor by a gradient that is not finite.
     """
 
     local_loss: Tensor
-    grad_norm: Tensor | None
+    grad_norm: Tensor
     flags: Tensor
     n_target_tokens: int
+    is_finite: bool
+
+    @property
+    def is_applied(self) -> bool:
+        return self.is_finite and self.n_target_tokens > 0
 
 
 def announce(
@@ -47,13 +53,13 @@ def update(
     micro_batches: Sequence[SequenceBatch],
     announced: Callable[[], Tensor],
     max_norm: float | None,
-    want_norm: bool = False,
 ) -> UpdateResult:
     """Take one optimizer step on the sum of the losses of all ranks' micro-batches.
 
     The loss is Σ_t weight_t · (Σ of target t's loss over valid tokens) / (number of valid tokens), both
     over all ranks and micro-batches, so that padding, accumulation and strategy change only rounding.
-    ``announced`` gives the global counts, see ``announce``.
+    ``announced`` gives the global counts, see ``announce``. A gradient that is not finite changes nothing;
+    as it is the global one, all ranks see it alike.
     """
     counts, flags = announced().tensor_split([len(objective.target_columns)])  # (T,), (F,)
     n_target_tokens = int(counts.sum())
@@ -72,10 +78,9 @@ def update(
             (sums * scale).sum().backward()  # type: ignore[no-untyped-call]
         local_loss += sums.detach() * per_token
 
-    grad_norm = None
-    if n_target_tokens > 0:  # equal on all ranks, so all of them skip or none
-        if max_norm is not None or want_norm:
-            grad_norm = strategy.clip_gradients(model, max_norm)
+    grad_norm = strategy.clip_gradients(model, max_norm)
+    is_finite = bool(torch.isfinite(grad_norm))  # the one wait for the device
+    if is_finite and n_target_tokens > 0:  # equal on all ranks, so all of them step or none
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return UpdateResult(local_loss, grad_norm, flags, n_target_tokens)
+    return UpdateResult(local_loss, grad_norm, flags, n_target_tokens, is_finite)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from sequifier_ray.data.batch import SequenceBatch
 
 Event = dict[str, Any]
 
@@ -33,13 +35,19 @@ def _never() -> bool:
     return False
 
 
+def keep_nothing(leg: int, epoch: int, update: int, micro_batches: Sequence[SequenceBatch]) -> None:
+    """For runs that keep no ledger."""
+
+
 @dataclass(frozen=True)
 class WorkerContext:
     """One rank of a run, as its launcher started it.
 
     ``report`` takes events of rank 0 (``{"kind": "line" | "progress" | "warning", ...}``) and never
-    blocks; ``stop_requested`` is true once somebody asked the run to save and end. ``is_restart`` says
-    that the same run was started before and lost a process. Times are Unix times in seconds.
+    blocks; ``stop_requested`` is true once somebody asked the run to save and end. ``applied`` is told the
+    samples of every update that changed the weights: the leg of the run (the time it began, the same on all
+    ranks), epoch, update, and this rank's micro-batches. ``is_restart`` says that the same run was started
+    before and lost a process. Times are Unix times in seconds.
     """
 
     rank: int = 0
@@ -50,6 +58,7 @@ class WorkerContext:
     restarts: int = 0
     report: Callable[[Event], None] = _ignore
     stop_requested: Callable[[], bool] = _never
+    applied: Callable[[int, int, int, Sequence[SequenceBatch]], None] = keep_nothing
 
     @property
     def is_lead(self) -> bool:

@@ -24,7 +24,7 @@ ONE = {
 
 
 def stop_after(updates: int) -> Callable[[], bool]:
-    """True from the given call on; the engine asks once an update."""
+    """True from the given call on; the engine asks once an update, and once a batch of validation."""
     calls = 0
 
     def requested() -> bool:
@@ -54,7 +54,8 @@ def unbroken(flights: Any) -> list[float]:
 def test_two_stops_in_one_epoch_and_one_in_the_next(flights: Any, unbroken: list[float]) -> None:
     config = flights.train_config(model_name="stopped", global_training__resume__policy="if_exists", **ONE)
     per_epoch = len(unbroken) // 2
-    for leg, done in ((3, 3), (2, 5), (per_epoch, per_epoch + 5)):
+    # The third leg goes through the validation after the first epoch, which takes two batches.
+    for leg, done in ((3, 3), (2, 5), (per_epoch + 3, per_epoch + 5)):
         summary, events = run(config, stop_requested=stop_after(leg))
         assert (summary["status"], summary["updates"]) == ("stopped", done)
     summary, events = run(config)
@@ -79,6 +80,35 @@ def test_other_world_size_and_strategy(flights: Any, unbroken: list[float], kind
     assert train(two, "spawn", None) == 0
     run(flights.train_config(**resume, **ONE))
     assert flights.losses(name) == pytest.approx(unbroken, rel=1e-4)
+
+
+def test_stopped_during_validation_it_is_done_again(flights: Any) -> None:
+    """The epoch before counts as done, its validation as due."""
+    fields = {
+        **ONE,
+        "global_training__resume__policy": "if_exists",
+        "global_training__inference_batch_size": 32,
+    }
+    run(flights.train_config(model_name="validated", **fields))
+    per_epoch = len(flights.losses("validated")) // 2
+    expected = [line["loss"] for line in flights.metrics("validated", "validation")]
+    config = flights.train_config(model_name="validated-2", **fields)
+    summary, _ = run(config, stop_requested=stop_after(per_epoch + 4))
+    assert (summary["status"], summary["updates"], summary["epochs"]) == ("stopped", per_epoch, 1)
+    state = json.loads((Path(summary["checkpoints"][-1]) / "state.json").read_text())
+    assert state["validation_due"] is True
+    assert not flights.metrics("validated-2", "validation")
+    summary, _ = run(config)
+    assert [line["loss"] for line in flights.metrics("validated-2", "validation")] == pytest.approx(
+        expected, rel=1e-6
+    )
+    assert flights.losses("validated-2") == pytest.approx(flights.losses("validated"), rel=1e-6)
+    rates = [
+        [line["learning_rate"] for line in flights.metrics(name, "train")]
+        for name in ("validated", "validated-2")
+    ]
+    assert rates[1] == rates[0]
+    assert summary["real_samples_per_epoch"] == flights.summary("validated")["real_samples_per_epoch"]
 
 
 def test_damaged_newest_step_is_passed_over(flights: Any) -> None:
