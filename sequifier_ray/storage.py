@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
 from sequifier_ray.errors import DataError
 
@@ -53,7 +54,8 @@ def file_system(path: str) -> tuple[FileSystem, str]:
     from pyarrow.fs import FileSystem, LocalFileSystem
 
     if is_local(path):
-        return LocalFileSystem(), os.path.abspath(path.removeprefix("file://"))  # links stay as they are
+        inner = unquote(path.removeprefix("file://")) if path.startswith("file://") else path
+        return LocalFileSystem(), os.path.abspath(inner)  # links stay as they are
     try:
         system, inner = FileSystem.from_uri(path)
     except (ArrowInvalid, OSError) as error:
@@ -124,7 +126,8 @@ def find_files(path: str) -> list[FileEntry] | None:
     entries = []
     for found in sorted(infos, key=lambda i: i.path):
         relative = posixpath.relpath(found.path, inner)
-        address = join(base, relative) + mark + query
+        is_uri = path.startswith("file://")
+        address = join(base, quote(relative) if is_uri else relative) + mark + query
         entries.append(FileEntry(address, int(found.size), int(found.mtime_ns or 0)))
     return entries
 

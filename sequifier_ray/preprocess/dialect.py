@@ -89,6 +89,11 @@ def describe_csv(path: str, dialect: CsvDialect, key_columns: Sequence[str]) -> 
         raise unreadable(path, dialect, error) from error
     separator = dialect.separator or _find_separator(text, dialect.quote, key_columns)
     names = _header(text, separator, dialect.quote)
+    if any("\0" in name for name in names):
+        raise DataError(
+            f"{path} is not text in {dialect.encoding}: its header holds null characters; set csv: "
+            "{encoding: …} to what it is, such as utf-16-le"
+        )
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise DataError(

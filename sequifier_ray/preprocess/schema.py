@@ -135,7 +135,7 @@ def choose_roles(
     if config.selected_columns is not None:
         columns = config.feature_names()
     else:
-        features = [name for name in names if name not in (*keys, *others)]
+        features = [name for name in names if name not in (*keys, *others) and not _is_trailing(name, kinds)]
         columns = [n for n in features if n != config.split_column or not (cuts_at_times or kinds[n] == TIME)]
     if not columns:
         raise ConfigError(f"no columns to process: the input holds only {' and '.join(keys)}")
@@ -158,6 +158,22 @@ def choose_roles(
         kinds={name: kind for name, kind in kinds.items() if name in read},
         cuts_at_times=cuts_at_times,
     )
+
+
+def _is_trailing(name: str, kinds: Mapping[str, str]) -> bool:
+    """Whether a column without a name is only what a separator at the end of every line makes.
+
+    Raises DataError where it holds values: an index that some tool wrote is no feature.
+    """
+    if name:
+        return False
+    if kinds[name] != EMPTY:
+        raise DataError(
+            "the input has a column without a name that holds values, such as a row index; give it a name, "
+            "or list "
+            "the columns to process in selected_columns"
+        )
+    return True
 
 
 def _is_categorical(

@@ -156,6 +156,40 @@ def test_a_header_that_repeats_a_name(project: Any) -> None:
         project.run(preprocessing_data_path="t.csv", read_format="csv")
 
 
+def test_columns_without_a_name(project: Any, events: Any, expected: dict[str, bytes]) -> None:
+    lines = events([12, 9, 11, 4]).write_csv().splitlines()
+    settings = {"preprocessing_data_path": "t.csv", "read_format": "csv"}
+    project.write("".join(f"{line},\n" for line in lines), "t.csv")
+    project.run(**settings)
+    assert published(project, "t") == expected
+    project.write("\n".join([f",{lines[0]}", *(f"{i},{line}" for i, line in enumerate(lines[1:]))]), "t.csv")
+    with pytest.raises(
+        DataError, match="the input has a column without a name that holds values, such as a row"
+    ):
+        project.run(**settings)
+    project.run(selected_columns=["kind", "level", "size"], **settings)
+    assert published(project, "t") == expected
+
+
+def test_two_byte_text_without_a_mark(project: Any, events: Any) -> None:
+    project.write(events([12]).write_csv().encode("utf-16-le"), "t.csv")
+    with pytest.raises(
+        DataError, match=r"t\.csv is not text in utf-8: its header holds null characters; set csv:"
+    ):
+        project.run(preprocessing_data_path="t.csv", read_format="csv")
+    project.run(preprocessing_data_path="t.csv", read_format="csv", csv={"encoding": "utf-16-le"})
+
+
+@pytest.mark.parametrize("folder", ["my dir", "50% off", "my%20dir"])
+def test_addresses_with_odd_characters(project: Any, events: Any, folder: str) -> None:
+    from urllib.parse import quote
+
+    project.write(events([12, 9]), f"{folder}/t 1.parquet")
+    address = f"file://{quote(str(project.root / folder))}"
+    assert project.run(preprocessing_data_path=address).rows == 21
+    assert project.run(preprocessing_data_path=f"{folder}/t 1.parquet").rows == 21
+
+
 def test_quoted_line_breaks_and_quotes(project: Any) -> None:
     values = ["two\nlines", 'a "quoted" word', "semi;colon, comma", "", "NA", " x "]
     quoted = ['"' + value.replace('"', '""') + '"' for value in values]
