@@ -158,6 +158,14 @@ def delete_folder(path: str, missing_ok: bool = True) -> None:
         system.delete_dir(inner)
 
 
+def delete_file(path: str) -> None:
+    """Delete a file; one that is not there is fine."""
+    system, inner = file_system(path)
+    with _reporting("delete", path):
+        if system.get_file_info(inner).is_file:
+            system.delete_file(inner)
+
+
 def write_atomic(path: str, data: bytes | str) -> None:
     """Write a file that is seen whole or not at all: a temporary file beside it, fsync, rename.
 

@@ -6,16 +6,21 @@ With ``ranks.py`` the only module that reads RANK-like variables.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.errors import ClusterError, ConfigError
 
+_ADDRESS_KEY = "sequifier-ray/store-port"
+_CONNECT_TIMEOUT = timedelta(seconds=3)
 _NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -87,7 +92,7 @@ def group_backend(config: TrainConfig) -> str:
     return "gloo" if config.global_training.backend == "gloo" else "cpu:gloo,cuda:nccl"
 
 
-def open_process_group(config: TrainConfig, rank: int, world_size: int, init_method: str = "env://") -> None:
+def open_process_group(config: TrainConfig, rank: int, world_size: int, init_method: str) -> None:
     """Join the process group of all ranks."""
     dist.init_process_group(
         group_backend(config),
@@ -96,6 +101,43 @@ def open_process_group(config: TrainConfig, rank: int, world_size: int, init_met
         world_size=world_size,
         timeout=timedelta(seconds=config.global_training.collective_timeout_s),
     )
+
+
+def join_torchrun_group(config: TrainConfig, ranks: TorchrunRanks) -> None:
+    """Join the process group of torchrun's ranks, over a store that is as new as they are.
+
+    The agents keep theirs when they start the ranks again, and addresses of the dead in it make some wait for ever
+    (torch 2.13): so rank 0 opens another one, and leaves its address in theirs.
+    """
+    timeout = timedelta(seconds=config.global_training.collective_timeout_s)
+    kinds: Any = dist  # the stubs lack these names
+    agents, _, _ = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
+    host = os.environ["MASTER_ADDR"]
+    if ranks.rank == 0:
+        store = kinds.TCPStore(host, 0, ranks.world_size, True, timeout, wait_for_workers=False)
+        agents.set(_ADDRESS_KEY, str(store.port))
+    else:
+        store = _connect(agents, host, ranks.world_size, timeout)
+    dist.init_process_group(
+        group_backend(config), store=store, rank=ranks.rank, world_size=ranks.world_size, timeout=timeout
+    )
+
+
+def _connect(agents: Any, host: str, world_size: int, timeout: timedelta) -> Any:
+    """The store of this start's rank 0: an earlier one's is closed, so that its address leads nowhere."""
+    kinds: Any = dist
+    deadline_s = time.monotonic() + timeout.total_seconds()
+    while True:
+        port = int(agents.get(_ADDRESS_KEY))
+        try:
+            store = kinds.TCPStore(host, port, world_size, False, _CONNECT_TIMEOUT)
+        except (RuntimeError, OSError):
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.2)
+            continue
+        store.set_timeout(timeout)
+        return store
 
 
 def use_threads(n_threads: int) -> None:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.errors import SequifierRayError
 from sequifier_ray.launch.console import Console
-from sequifier_ray.launch.context import device_for, open_process_group, torchrun_ranks
+from sequifier_ray.launch.context import device_for, join_torchrun_group, torchrun_ranks
 from sequifier_ray.launch.failures import describe
 from sequifier_ray.launch.ledger import keep_ledger, ledger_folder
 from sequifier_ray.launch.signals import StopSignals
@@ -52,7 +52,7 @@ def run(config: TrainConfig, console: Console) -> dict[str, Any]:
             )
     with StopSignals() as signals:
         device = device_for(config, ranks.local_rank)
-        open_process_group(config, ranks.rank, ranks.world_size)
+        join_torchrun_group(config, ranks)
         try:
             context = WorkerContext(
                 rank=ranks.rank,

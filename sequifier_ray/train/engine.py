@@ -16,13 +16,14 @@ from sequifier_ray.data.order import EpochOrder, Plan
 from sequifier_ray.errors import TrainingError
 from sequifier_ray.train.evaluate import evaluate
 from sequifier_ray.train.export import export_model
+from sequifier_ray.train.heartbeat import Heartbeat
 from sequifier_ray.train.optim import schedule_state, step_on_epoch
 from sequifier_ray.train.preflight import samples_per_update
 from sequifier_ray.train.recorder import Recorder
 from sequifier_ray.train.saving import SaveClock
 from sequifier_ray.train.setup import Session, set_up
 from sequifier_ray.train.step import announce, update
-from sequifier_ray.train.worker import WorkerContext
+from sequifier_ray.train.worker import WorkerContext, is_timeout
 
 
 def run(config: TrainConfig, context: WorkerContext) -> dict[str, Any]:
@@ -33,15 +34,40 @@ def run(config: TrainConfig, context: WorkerContext) -> dict[str, Any]:
     Raises:
         SequifierRayError: a mistake of the user's, or a loss that is not finite; on every rank.
     """
-    session = set_up(config, context)
-    clock = SaveClock(config.global_training)
+    with Heartbeat(context.rank, context.world_size) as heartbeat:
+        try:
+            return _run(set_up(config, context, heartbeat))
+        except RuntimeError as error:
+            if is_timeout(error):
+                _name_the_silent(heartbeat, context, config.global_training.collective_timeout_s, error)
+            raise
+
+
+def _run(session: Session) -> dict[str, Any]:
+    clock = SaveClock(session.config.global_training)
     with Recorder(session) as recorder, session.saver:
         if train(session, recorder, clock):
             return finish(session, recorder)
         save(session, recorder)
         session.saver.finish()
-        context.line(f"stopped on request at step {session.state.update}; {_how_to_go_on(config)}")
+        how = _how_to_go_on(session.config)
+        session.context.line(f"stopped on request at step {session.state.update}; {how}")
         return recorder.summary("stopped", {})
+
+
+def _name_the_silent(
+    heartbeat: Heartbeat, context: WorkerContext, timeout_s: float, error: RuntimeError
+) -> None:
+    """Raise TrainingError naming the ranks that do not answer; one of those that do tells it for all."""
+    silent = heartbeat.silent_ranks()
+    speaking = [rank for rank in range(context.world_size) if rank not in {s.rank for s in silent}]
+    if silent and context.rank == speaking[0]:
+        raise TrainingError(
+            f"{' and '.join(map(str, silent))} did not answer for {timeout_s:g} s "
+            "(global_training.collective_timeout_s): the process hangs, or its node is lost. Look at that "
+            "node, and "
+            "run again with resume: {policy: if_exists} to go on from the last checkpoint"
+        ) from error
 
 
 def train(session: Session, recorder: Recorder, clock: SaveClock) -> bool:
@@ -66,6 +92,7 @@ def train_epoch(session: Session, recorder: Recorder, clock: SaveClock) -> bool:
     settings = session.config.global_training
     with _open_loader(session) as loader:
         recorder.throughput.start()
+        session.heartbeat.note("training", session.state.update + 1)
         for batches, announced in _announced(session, loader, clock):
             number = session.state.update + 1
             _seed_dropout(session.config.seed, number, session.context.rank)
@@ -90,6 +117,7 @@ def train_epoch(session: Session, recorder: Recorder, clock: SaveClock) -> bool:
                 samples_seen=session.state.samples_seen + batches.n_real,
                 plan=batches.plan_after,
             )
+            session.heartbeat.note("training", number + 1)
             recorder.after_update(result, batches)
             session.saver.poll()
             stop, save_now = (value > 0 for value in result.flags.tolist())
@@ -176,6 +204,7 @@ def validate(session: Session, recorder: Recorder) -> float | None:
     dataset = session.ground.validation
     assert dataset is not None
     started_s = time.perf_counter()
+    session.heartbeat.note("validating", session.state.update)
     validation = evaluate(
         session.model,
         session.objective,
@@ -202,6 +231,7 @@ def save(session: Session, recorder: Recorder) -> None:
 def finish(session: Session, recorder: Recorder) -> dict[str, Any]:
     """Export the last and the best model from their checkpoints, and sum up."""
     recorder.throughput.pause()
+    session.heartbeat.note("exporting the model", session.state.update)
     session.saver.finish()
     models: dict[str, str] = {}
     if session.context.is_lead:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ class Strategy:
     layer_autocast: bool = False
     torch_compile: str = "none"
     cpu_offload: bool = False
+    collective_timeout_s: float = 600.0
 
     name = "none"
 
@@ -111,7 +113,9 @@ class Strategy:
 
     def own_host_group(self) -> Any:
         """A gloo group of all ranks for a thread beside the training; None for a world of one."""
-        return None if self.world_size == 1 else dist.new_group(backend="gloo")
+        if self.world_size == 1:
+            return None
+        return dist.new_group(backend="gloo", timeout=timedelta(seconds=self.collective_timeout_s))
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -218,5 +222,6 @@ def choose_strategy(config: TrainConfig, device: torch.device, rank: int, world_
         world_size=world_size,
         layer_autocast=settings.layer_autocast,
         torch_compile=settings.torch_compile,
+        collective_timeout_s=settings.collective_timeout_s,
         cpu_offload=bool(settings.fsdp_cpu_offload) and kind is ShardedParallel,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 import uuid
 from dataclasses import dataclass, replace
@@ -15,14 +14,16 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sequifier_ray import storage
 from sequifier_ray.config.train import TrainConfig
-from sequifier_ray.errors import ConfigError, DataError, SequifierRayError
+from sequifier_ray.errors import ConfigError, SequifierRayError
 from sequifier_ray.model.network import build_model
 from sequifier_ray.model.objectives import CausalObjective
 from sequifier_ray.train import checkpoint
 from sequifier_ray.train.checkpoint import SavedStep, StepFolders
+from sequifier_ray.train.handshake import survey_together
+from sequifier_ray.train.heartbeat import Heartbeat
 from sequifier_ray.train.optim import build_optimizer, build_scheduler
 from sequifier_ray.train.parallel import Strategy, choose_strategy
-from sequifier_ray.train.preflight import Ground, choose_resume, folders, survey
+from sequifier_ray.train.preflight import Ground, choose_resume, folders
 from sequifier_ray.train.saver import Saver
 from sequifier_ray.train.state import OrderKey, TrainState
 from sequifier_ray.train.worker import WorkerContext
@@ -46,16 +47,17 @@ class Session:
     state: TrainState
     resumed_at: int | None
     leg: int
+    heartbeat: Heartbeat
 
 
-def set_up(config: TrainConfig, context: WorkerContext) -> Session:
+def set_up(config: TrainConfig, context: WorkerContext, heartbeat: Heartbeat) -> Session:
     """Build model, optimizer and schedule on this rank and restore the checkpoint to go on from.
 
     Raises:
         SequifierRayError: on every rank, whichever rank found the mistake.
     """
     strategy = choose_strategy(config, context.device, context.rank, context.world_size)
-    ground = _survey_together(config, strategy)
+    ground = survey_together(config, strategy)
     for warning in ground.warnings:
         context.warn(warning)
     _set_numerics(config)
@@ -89,33 +91,8 @@ def set_up(config: TrainConfig, context: WorkerContext) -> Session:
         state,
         resumed_at,
         strategy.from_lead(time.time_ns()),
+        heartbeat,
     )
-
-
-def _survey_together(config: TrainConfig, strategy: Strategy) -> Ground:
-    """Every rank looks at the data itself; all agree that it is the same, or all raise."""
-    ground, error = None, None
-    try:
-        ground = survey(config)
-    except SequifierRayError as found:
-        error = found
-    findings = strategy.gather_objects((socket.gethostname(), ground and ground.fingerprints, error))
-    failures = [failure for _, _, failure in findings if failure is not None]
-    for rank, (host, _, failure) in enumerate(findings):
-        if failure is not None:
-            is_shared = len(failures) == strategy.world_size
-            place = "" if is_shared else f" (seen by rank {rank} on node {host})"
-            raise type(failure)(f"{failure}{place}").on_every_rank() from failure
-    lead_host, lead_print, _ = findings[0]
-    for rank, (host, fingerprints, _) in enumerate(findings):
-        if fingerprints != lead_print:
-            raise DataError(
-                f"rank {rank} on node {host} sees another data set than rank 0 on node {lead_host}: "
-                f"{config.project_root} is not the same folder on both; put project_root on storage that "
-                "all nodes share"
-            ).on_every_rank()
-    assert ground is not None
-    return ground
 
 
 def _set_numerics(config: TrainConfig) -> None:

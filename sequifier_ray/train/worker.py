@@ -21,10 +21,17 @@ _PEER_SIGNS = (
     "Broken pipe",
 )
 
+_TIMEOUT_SIGNS = ("timed out waiting", "timeout")
+
 
 def is_peer_loss(error: BaseException) -> bool:
     """Whether an exception is only the echo of another rank's end."""
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _PEER_SIGNS)
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether a collective waited in vain for a rank that is there but does not answer."""
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _TIMEOUT_SIGNS)
 
 
 def _ignore(event: Event) -> None:

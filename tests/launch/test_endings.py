@@ -172,6 +172,25 @@ def test_loss_that_is_not_finite(flights: Any, launcher: str) -> None:
     config = flights.train_config(
         model_name=name, global_training__learning_rate=1e30, global_training__optimizer={"name": "SGD"}
     )
-    with pytest.raises(TrainingError, match=r"the loss became (nan|inf) .*lower learning_rate"):
+    with pytest.raises(
+        TrainingError, match=r"the gradient of update 2 is not finite .*step 1 holds the last good"
+    ):
         train(config, launcher, None)
-    assert not list((flights.root / "checkpoints" / name).glob("step-*"))
+    assert [p.name for p in (flights.root / "checkpoints" / name).glob("step-*")] == ["step-00000001"]
+
+
+@pytest.mark.parametrize("launcher", ["local", "spawn"])
+def test_gradients_that_are_not_finite_may_be_skipped(flights: Any, launcher: str) -> None:
+    name = f"skipped-{launcher}"
+    config = flights.train_config(
+        model_name=name,
+        global_training__learning_rate=1e30,
+        global_training__optimizer={"name": "SGD"},
+        global_training__non_finite="skip",
+        training_plan__epochs=1,
+        evaluation=False,
+    )
+    assert train(config, launcher, None) == 0
+    summary = flights.summary(name)
+    assert summary["skipped_updates"] == summary["updates"] - 1
+    assert summary["samples"] == summary["real_samples_per_epoch"]

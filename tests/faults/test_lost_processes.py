@@ -1,0 +1,145 @@
+"""Killed workers and drivers: the run goes on, every sample counts once, and the weights are those of an
+unbroken run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from conftest import Run, end, n_samples, pids, wait_until, weights
+
+
+def assert_equal_weights(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def unbroken(flights: Any) -> dict[str, Any]:
+    """Weights after two epochs of two processes that nothing happens to."""
+    from conftest import SMALL
+
+    from sequifier_ray.launch.choose import train
+
+    assert train(flights.train_config(model_name="unbroken-two", **SMALL), "spawn", None) == 0
+    return weights(flights, "unbroken-two")
+
+
+def test_two_killed_ray_workers_in_one_epoch(
+    flights: Any, new_run: Callable[..., Run], unbroken: dict[str, Any]
+) -> None:
+    run = new_run("killed-twice")
+    process = run.start()
+    recoveries_s = []
+    for update in (6, 15):
+        wait_until(lambda update=update: run.updates() >= update or process.poll() is not None)
+        before, legs = run.updates(), run.legs()
+        os.kill(pids("ray::RayTrainWorker")[-1], signal.SIGKILL)
+        started_s = time.monotonic()
+        wait_until(lambda legs=legs: run.legs() > legs or process.poll() is not None)
+        recoveries_s.append(time.monotonic() - started_s)
+        resumed = min(
+            line["update"] for line in run.lines() if line["leg"] == max(x["leg"] for x in run.lines())
+        )
+        assert before - (resumed - 1) <= 4 + 2, (
+            "lost work is at most the checkpoint interval and one in flight"
+        )
+    code, _, err = end(process)
+    assert code == 0, err
+    print("recoveries", recoveries_s)
+    assert flights.summary("killed-twice")["restarts"] == 2
+    run.check_ledger(2, n_samples(flights))
+    assert_equal_weights(weights(flights, "killed-twice"), unbroken)
+
+
+def test_torchrun_starts_killed_ranks_again(
+    flights: Any, new_run: Callable[..., Run], unbroken: dict[str, Any]
+) -> None:
+    run = new_run("torchrun-killed", global_training__resume__policy="never")
+    process = run.start(torchrun=("--standalone", "--nproc-per-node", "2", "--max-restarts", "2"))
+    for update in (6, 15):
+        wait_until(lambda update=update: run.updates() >= update or process.poll() is not None)
+        legs = run.legs()
+        os.kill(children(process.pid)[-1], signal.SIGKILL)
+        wait_until(lambda legs=legs: run.legs() > legs or process.poll() is not None)
+    code, _, err = end(process)
+    assert code == 0, err
+    assert flights.summary("torchrun-killed")["restarts"] == 2
+    run.check_ledger(2, n_samples(flights))
+    assert_equal_weights(weights(flights, "torchrun-killed"), unbroken)
+
+
+@pytest.mark.parametrize("launcher", ["ray", "spawn"])
+def test_killed_driver_and_the_same_command_again(
+    flights: Any, new_run: Callable[..., Run], unbroken: dict[str, Any], launcher: str
+) -> None:
+    name = f"driver-{launcher}"
+    run = new_run(name)
+    for update in (6, 15):
+        process = run.start(launcher=launcher)
+        wait_until(lambda update=update: run.updates() >= update or process.poll() is not None)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        wait_until(lambda: not pids("ray::RayTrainWorker"), 60)
+    code, out, err = end(run.start(launcher=launcher))
+    assert code == 0, err
+    assert "resuming from step" in out
+    run.check_ledger(2, n_samples(flights))
+    assert_equal_weights(weights(flights, name), unbroken)
+
+
+def children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]
+
+
+@pytest.mark.parametrize("launcher", ["spawn", "ray", "torchrun"])
+def test_a_stopped_rank_is_named(flights: Any, new_run: Callable[..., Run], launcher: str) -> None:
+    """A process that hangs ends the run within the time limit, with its rank, node, update and phase."""
+    run = new_run(f"hangs-{launcher}", global_training__collective_timeout_s=10.0, training_plan__epochs=50)
+    torchrun = ("--standalone", "--nproc-per-node", "2") if launcher == "torchrun" else ()
+    process = run.start(launcher=launcher, torchrun=torchrun)
+    wait_until(lambda: run.updates() >= 5 or process.poll() is not None)
+    pid, rank = victim(process, launcher)
+    os.kill(pid, signal.SIGSTOP)
+    started_s = time.monotonic()
+    try:
+        code, out, err = end(process, 90)
+    finally:
+        if Path(f"/proc/{pid}").exists():
+            os.kill(pid, signal.SIGKILL)
+    assert code == (1 if launcher == "torchrun" else 5), out + err
+    name = subprocess.run(["hostname"], capture_output=True, text=True, check=True).stdout.strip()
+    text = f"rank {rank} on node {name} (last heard of at update "
+    assert text in err, err
+    assert "training) did not answer for 10 s" in err
+    assert time.monotonic() - started_s < 60
+
+
+def victim(process: subprocess.Popen[str], launcher: str) -> tuple[int, int]:
+    """A rank that is not the first: its pid, and its rank."""
+    if launcher == "ray":
+        found = pids("ray::RayTrainWorker")
+    else:
+        found = [
+            pid
+            for pid in children(process.pid)
+            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            or b"sequifier_ray" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+    for pid in found:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if b"RANK=1" in environment:
+            return pid, 1
+    return found[-1], 1
