@@ -217,7 +217,8 @@ def publish_folder(temporary: str, target: str) -> None:
                 aside.rename(final)
             raise
         _sync_folder(final.parent)
-    delete_folder(str(aside))
+    if had_target:
+        delete_folder(str(aside))
 
 
 def _info_type(path: str) -> str:

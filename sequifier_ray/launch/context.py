@@ -106,8 +106,8 @@ def open_process_group(config: TrainConfig, rank: int, world_size: int, init_met
 def join_torchrun_group(config: TrainConfig, ranks: TorchrunRanks) -> None:
     """Join the process group of torchrun's ranks, over a store that is as new as they are.
 
-    The agents keep theirs when they start the ranks again, and addresses of the dead in it make some wait for ever
-    (torch 2.13): so rank 0 opens another one, and leaves its address in theirs.
+    The agents keep theirs when they start the ranks again, and addresses of the dead in it make some wait
+    for ever (torch 2.13): so rank 0 opens another one, and leaves its address in theirs.
     """
     timeout = timedelta(seconds=config.global_training.collective_timeout_s)
     kinds: Any = dist  # the stubs lack these names

@@ -26,7 +26,7 @@ STORE_TIMEOUT = timedelta(seconds=5)
 
 @dataclass(frozen=True)
 class Silent:
-    """A rank that does not speak, and what it said last; `host` None: it never spoke."""
+    """A rank that does not speak, and what it said last; `host` None: nothing is known of it."""
 
     rank: int
     host: str | None
@@ -35,7 +35,7 @@ class Silent:
 
     def __str__(self) -> str:
         if self.host is None:
-            return f"rank {self.rank} (never heard of)"
+            return f"rank {self.rank} (which cannot even be asked what it does)"
         return f"rank {self.rank} on node {self.host} (last heard of at update {self.update}, {self.phase})"
 
 
@@ -64,17 +64,22 @@ class Heartbeat:
         self._now = (phase, update)
 
     def silent_ranks(self) -> list[Silent]:
-        """Listen for a few seconds: the ranks that say nothing new meanwhile. Takes `SILENCE_S`."""
+        """Listen for a few seconds: the ranks that say nothing new meanwhile."""
+        found: list[Silent] = []
+        # Where rank 0 hangs, which holds the store, the very asking may never return.
+        thread = threading.Thread(target=self._listen, args=(found,), daemon=True)
+        thread.start()
+        thread.join(2 * SILENCE_S)
+        return [Silent(0, None, 0, "")] if thread.is_alive() else found
+
+    def _listen(self, silent: list[Silent]) -> None:
         before = [self._hear(rank) for rank in range(self._world_size)]
         time.sleep(SILENCE_S)
-        silent = []
         for rank, earlier in enumerate(before):
             if rank != self._rank and self._hear(rank) == earlier:
                 words = earlier or {}
-                silent.append(
-                    Silent(rank, words.get("host"), words.get("update", 0), words.get("phase", "starting"))
-                )
-        return silent
+                host, update, phase = words.get("host"), words.get("update", 0), words.get("phase", "")
+                silent.append(Silent(rank, host, update, phase))
 
     def _speak(self) -> None:
         while not self._closed.is_set():

@@ -75,6 +75,16 @@ class Run:
         self.processes.append(process)
         return process
 
+    def wait_for_update(self, update: int) -> None:
+        """Until some rank has applied this update, or the run has ended."""
+        process = self.processes[-1]
+        wait_until(lambda: self.updates() >= update or process.poll() is not None)
+
+    def wait_for_leg(self, earlier: int) -> None:
+        """Until more than so many legs have applied something, or the run has ended."""
+        process = self.processes[-1]
+        wait_until(lambda: self.legs() > earlier or process.poll() is not None)
+
     def updates(self) -> int:
         """The newest update that any rank has applied."""
         return max((line["update"] for line in self.lines()), default=0)
@@ -107,6 +117,11 @@ class Run:
             )
             assert sorted(counts) == list(range(n_samples)), f"epoch {epoch}"
             assert set(counts.values()) == {1}, f"epoch {epoch}"
+
+    def pid_of(self, rank: int) -> int:
+        """The process that is this rank now."""
+        newest = max(self.ledger.glob(f"*-{rank}.jsonl"), key=lambda path: int(path.name.split("-")[0]))
+        return int(newest.name.split("-")[1])
 
     def legs(self) -> int:
         return len({line["leg"] for line in self.lines()})
