@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
 import polars as pl
@@ -60,7 +58,7 @@ class RayEngine:
 
         done = job.work / SHUFFLED
         if done.exists():
-            yield _load(done.read_text())
+            yield Spilled.from_text(done.read_text())
             return
         _quiet()
         tasks = [{"task": i} for i in range(len(job.tasks))]
@@ -77,12 +75,16 @@ class RayEngine:
             pieces = written.take_all()
         except Exception as error:
             raise _ours(error) from error
-        flaws = [flaw for path in sorted(job.work.glob("flaws-*")) for flaw in _load(path.read_text()).flaws]
+        flaws = [
+            flaw
+            for path in sorted(job.work.glob("flaws-*"))
+            for flaw in Spilled.from_text(path.read_text()).flaws
+        ]
         spilled = Spilled(
             tuple(piece["piece"] for piece in pieces), sum(piece["rows"] for piece in pieces), flaws
         )
         _check_shared(job, spilled)
-        storage.write_atomic(str(done), json.dumps(asdict(spilled)))
+        storage.write_atomic(str(done), spilled.to_text())
         yield spilled
 
 
@@ -96,8 +98,7 @@ def read_rows(batch: pa.Table, job: Job) -> Iterator[pa.Table]:
             flaws += found
             yield _to_arrow(coded, job)
         if flaws:
-            found_all = json.dumps(asdict(Spilled((), 0, flaws)))
-            storage.write_atomic(str(job.work / f"flaws-{number:05d}"), found_all)
+            storage.write_atomic(str(job.work / f"flaws-{number:05d}"), Spilled((), 0, flaws).to_text())
 
 
 def _to_arrow(coded: CodedTable, job: Job) -> pa.Table:
@@ -162,12 +163,6 @@ def _ours(error: BaseException) -> BaseException:
                 return candidate
         inner = cause if isinstance(cause, BaseException) else inner.__cause__
     return error
-
-
-def _load(text: str) -> Spilled:
-    values = json.loads(text)
-    flaws = [Flaw(**{**flaw, "place": tuple(flaw["place"])}) for flaw in values["flaws"]]
-    return Spilled(tuple(values["pieces"]), values["rows"], flaws)
 
 
 def _check_shared(job: Job, spilled: Spilled) -> None:

@@ -23,7 +23,7 @@ SEPARATORS = ",;\t|"
 NUMBER_NULLS = ("", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "Null", "None", "none", "nil", "-", "?", ".")
 HEAD_BYTES = 1_000_000
 BLOCK_BYTES = 16_000_000
-MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+MARKS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def describe_csv(path: str, dialect: CsvDialect, key_columns: Sequence[str]) -> 
         raise unreadable(path, dialect, error) from error
     if not head:
         raise DataError(f"{path} is empty (0 bytes); give a file with rows, or take it out of the folder")
-    dialect = _with_mark(head, dialect, path)
+    _check_mark(head, dialect, path)
     # A line that is cut at the end of the head may end in half a character.
     line = codecs.getincrementaldecoder(dialect.encoding)("strict")
     try:
@@ -102,14 +102,13 @@ def describe_csv(path: str, dialect: CsvDialect, key_columns: Sequence[str]) -> 
     return CsvFile(path, tuple(names), separator, dialect)
 
 
-def _with_mark(head: bytes, dialect: CsvDialect, path: str) -> CsvDialect:
+def _check_mark(head: bytes, dialect: CsvDialect, path: str) -> None:
     for mark, encoding in MARKS:
-        if head.startswith(mark) and encoding != "utf-8" and not dialect.encoding.startswith("utf-16"):
+        if head.startswith(mark) and not dialect.encoding.startswith(encoding):
             raise ConfigError(
                 f"{path} begins like a file in UTF-16, but csv.encoding is {dialect.encoding}; "
                 "set csv: {encoding: utf-16}"
             )
-    return dialect
 
 
 def _header(text: str, separator: str, quote: str) -> list[str]:

@@ -35,7 +35,6 @@ from sequifier_ray.preprocess.vocabulary import (
 if TYPE_CHECKING:
     from sequifier_ray.config.preprocess import PreprocessConfig
 
-REAL_TYPES = ("Float32", "Float64")
 INDICATOR = "_is_missing"
 ID_TYPES = {"uint8": "UInt8", "int16": "Int16", "int32": "Int32", "int64": "Int64"}
 
@@ -196,13 +195,7 @@ def _stored_type(config: PreprocessConfig, name: str, vocabulary: Vocabulary | N
     """The polars type name of a column in the shards: ids in the smallest integer type."""
     if vocabulary is not None:
         return ID_TYPES[np.dtype(smallest_id_dtype(vocabulary.n_classes)).name]
-    wanted = (config.column_data_types or {}).get(name, "Float32")
-    if wanted not in REAL_TYPES:
-        raise ConfigError(
-            f'column_data_types: real column "{name}" is to be {wanted}; '
-            f"allowed are {' and '.join(REAL_TYPES)}"
-        )
-    return wanted
+    return (config.column_data_types or {}).get(name, "Float32")
 
 
 def constant_columns(description: DatasetDescription) -> list[str]:

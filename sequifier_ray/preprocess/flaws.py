@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import polars as pl
 
@@ -21,6 +22,11 @@ class Flaw:
     place: tuple[int, int]
     first: str
     remedy: str
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Flaw:
+        """The flaw whose fields a JSON object holds."""
+        return Flaw(**{**values, "place": tuple(values["place"])})
 
     def text(self) -> str:
         """The whole sentence."""

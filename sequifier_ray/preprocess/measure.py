@@ -64,7 +64,7 @@ class PartitionFit:
             values["missing"],
             {name: Moments(**moments) for name, moments in values["moments"].items()},
             counts,
-            [Flaw(**{**flaw, "place": tuple(flaw["place"])}) for flaw in values["flaws"]],
+            [Flaw.from_json(flaw) for flaw in values["flaws"]],
         )
 
 

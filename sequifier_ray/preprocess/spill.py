@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from sequifier_ray.preprocess.flaws import Flaw
 from sequifier_ray.preprocess.job import Job
@@ -25,6 +24,18 @@ class Spilled:
     rows: int
     flaws: list[Flaw]
 
+    def to_text(self) -> str:
+        """JSON that `from_text` reads."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_text(text: str) -> Spilled:
+        """What `to_text` wrote."""
+        values = json.loads(text)
+        return Spilled(
+            tuple(values["pieces"]), values["rows"], [Flaw.from_json(flaw) for flaw in values["flaws"]]
+        )
+
 
 def spill_task(job: Job, task: Task) -> Spilled:
     """Write the rows of a task as pieces into a folder of its own, which has its name only once it is whole;
@@ -32,7 +43,7 @@ def spill_task(job: Job, task: Task) -> Spilled:
     name = f"task-{task.number:05d}"
     folder, partial = job.work / name, job.work / f"{name}.partial"
     if (folder / RESULT).exists():
-        return _load(folder)
+        return Spilled.from_text((folder / RESULT).read_text())
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     pieces: list[str] = []
@@ -48,12 +59,6 @@ def spill_task(job: Job, task: Task) -> Spilled:
         )
         pieces.append(f"{name}/{piece}")
     done = Spilled(tuple(pieces), rows, flaws)
-    (partial / RESULT).write_text(json.dumps(asdict(done)))
+    (partial / RESULT).write_text(done.to_text())
     partial.rename(folder)
     return done
-
-
-def _load(folder: Path) -> Spilled:
-    values = json.loads((folder / RESULT).read_text())
-    flaws = [Flaw(**{**flaw, "place": tuple(flaw["place"])}) for flaw in values["flaws"]]
-    return Spilled(tuple(values["pieces"]), values["rows"], flaws)
