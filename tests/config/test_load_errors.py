@@ -73,7 +73,7 @@ from sequifier_ray.errors import ConfigError
         ("torch_compile: none", "torch_compile: no", "found false; allowed: outer, inner or none"),
         ("world_size: 1", "gradient_clip: big", 'gradient_clip: found "big"; allowed: a number, or null'),
         ("world_size: 1", "keep_checkpoints: 1", "keep_checkpoints: found 1; allowed: at least 2"),
-        ("world_size: 1", "non_finite: skip", 'non_finite: found "skip"; allowed: stop'),
+        ("world_size: 1", "non_finite: ignore", 'non_finite: found "ignore"; allowed: stop or skip'),
         ("n_heads: 2", "n_heads: 2, type: mla", 'found "mla"; allowed: mha, mqa or gqa'),
         (
             "[kind, size]",
