@@ -49,9 +49,10 @@ def describe(error: BaseException, rank: int, trace: str) -> Failure:
     """A failure that can travel between processes."""
     if isinstance(error, SequifierRayError):
         return Failure(rank, type(error).__name__, str(error), trace, False)
+    if is_peer_loss(error):
+        # What torch says of it would only hide whose failure it is.
+        return Failure(rank, "TrainingError", f"rank {rank} lost its connection to another rank", trace, True)
     text = str(error).strip().splitlines()
     first = text[0] if text else ""
-    is_collateral = is_peer_loss(error)
-    what = "lost its connection to another rank" if is_collateral else "failed"
-    words = f"rank {rank} {what}: {type(error).__name__}: {first}. Run again with --verbose for the traceback"
-    return Failure(rank, "TrainingError", words, trace, is_collateral)
+    words = f"rank {rank} failed: {type(error).__name__}: {first}. Run again with --verbose for the traceback"
+    return Failure(rank, "TrainingError", words, trace, False)

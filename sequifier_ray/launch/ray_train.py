@@ -19,6 +19,11 @@ from sequifier_ray.launch.signals import StopSignals
 
 # The controller looks after its workers this often; it sets how soon a run is seen to end or to fail.
 _POLL_INTERVAL_S = "0.5"
+# An elastic start waits this long for workers that a lost node no longer has, before it goes on with fewer: Ray
+# learns that a node is gone later than that its workers are. It must cover a worker's imports.
+_ELASTIC_START_S = "30"
+# How often an elastic run looks for nodes that have joined.
+_ELASTIC_LOOK_S = 10.0
 # After the ranks are done Ray Train itself may take many seconds to wind up; nobody waits for that.
 _WIND_UP_S = 3.0
 
@@ -34,6 +39,8 @@ def run(config: TrainConfig, console: Console, address: str | None) -> dict[str,
     os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", _POLL_INTERVAL_S)
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
+    if config.ray.min_world_size is not None:
+        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", _ELASTIC_START_S)
     # Nothing scrapes an instance that lives as long as one run.
     if (address := address or config.ray.address or os.environ.get("RAY_ADDRESS")) is None:
         os.environ.setdefault("RAY_TRAIN_METRICS_ENABLED", "0")
@@ -133,6 +140,7 @@ def _trainer(config: TrainConfig, parcel: dict[str, Any]) -> Any:
             use_gpu=config.device == "cuda",
             resources_per_worker=per_worker,
             placement_strategy=config.ray.placement_strategy,
+            **({} if smallest is None else {"elastic_resize_monitor_interval_s": _ELASTIC_LOOK_S}),
         ),
         run_config=train.RunConfig(
             name="ray",

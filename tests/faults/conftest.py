@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,15 @@ class Run:
         return Path(self.project.root) / "ledgers" / self.name
 
     def start(
-        self, *options: str, launcher: str = "ray", torchrun: tuple[str, ...] = ()
+        self,
+        *options: str,
+        launcher: str = "ray",
+        torchrun: tuple[str, ...] = (),
+        within: Sequence[str] = (),
+        environment: Mapping[str, str] = os.environ,
     ) -> subprocess.Popen[str]:
-        """Begin in a process of its own."""
-        command = [sys.executable]
+        """Begin in a process of its own; ``within`` are words before the command."""
+        command = [*within, sys.executable]
         if torchrun:
             command += ["-m", "torch.distributed.run", *torchrun]
             launcher = "torchrun"
@@ -63,13 +68,12 @@ class Run:
             launcher,
             *options,
         ]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "SEQUIFIER_RAY_LEDGER": str(self.ledger)}
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
+            env={**environment, "OMP_NUM_THREADS": "1", "SEQUIFIER_RAY_LEDGER": str(self.ledger)},
             start_new_session=True,
         )
         self.processes.append(process)
