@@ -12,6 +12,7 @@ class Hub:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
+        self._n_given_up = 0
         self._stop = False
         self._n_starts = 0
         self._has_failed = False
@@ -27,10 +28,12 @@ class Hub:
         self._events.extend(events)
         return self._stop
 
-    def take(self) -> list[Event]:
-        """Everything since the last call, for the driver."""
-        events, self._events = self._events, []
-        return events
+    def take(self, n_known: int) -> list[Event]:
+        """All events but the first ``n_known``, which the driver has: an answer that is lost can be asked for
+        again."""
+        self._events = self._events[n_known - self._n_given_up :]
+        self._n_given_up = n_known
+        return list(self._events)
 
     def request_stop(self) -> None:
         """Ask the run to save and end."""
@@ -70,16 +73,29 @@ class HubLink:
             ready, _ = self._wait([self._reply], timeout=0)
             if not ready:
                 return
-            import ray
-
-            self._stop = self._stop or ray.get(self._reply)
+            self._stop = self._answer(self._reply) or self._stop
         self._reply = self._hub.put.remote(self._events)
         self._events = []
         self._sent_s = now_s
+
+    def _answer(self, reply: Any) -> bool:
+        """What the hub said; a hub that cannot be reached just now says nothing, and the run goes on."""
+        import ray
+
+        try:
+            return bool(ray.get(reply))
+        except ray.exceptions.ActorUnavailableError:
+            return False
 
     def flush(self, *events: Event) -> None:
         """Send everything and wait until the hub has it."""
         import ray
 
-        ray.get(self._hub.put.remote([*self._events, *events]))
-        self._events = []
+        parcel = [*self._events, *events]
+        while True:
+            try:
+                ray.get(self._hub.put.remote(parcel))
+            except ray.exceptions.ActorUnavailableError:
+                continue  # unlike one that is dead
+            self._events = []
+            return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -22,6 +23,9 @@ _POLL_INTERVAL_S = "0.5"
 # An elastic start waits this long for workers that a lost node no longer has, before it goes on with fewer: Ray
 # learns that a node is gone later than that its workers are. It must cover a worker's imports.
 _ELASTIC_START_S = "30"
+# What Ray Train waits for workers otherwise, and the failed starts that a busy machine may have at least.
+_START_S = 60.0
+_FEWEST_FAILED_STARTS = 3
 # How often an elastic run looks for nodes that have joined.
 _ELASTIC_LOOK_S = 10.0
 # After the ranks are done Ray Train itself may take many seconds to wind up; nobody waits for that.
@@ -60,7 +64,7 @@ def run(config: TrainConfig, console: Console, address: str | None) -> dict[str,
         # After ray.init, which sets a SIGTERM handler of its own.
         with StopSignals() as signals:
             thread.start()
-            return signals.mark(_follow(hub, thread, outcome, signals, console))
+            return signals.mark(_follow(config, hub, thread, outcome, signals, console))
 
 
 def _per_worker(config: TrainConfig) -> dict[str, float]:
@@ -79,7 +83,7 @@ def _open_hub() -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    here: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     return ray.remote(num_cpus=0, scheduling_strategy=here)(Hub).remote()
 
 
@@ -89,29 +93,34 @@ def _wait_for_resources(config: TrainConfig, console: Console, timeout_s: float)
     Raises:
         ClusterError: it has not after ``timeout_s``; names what is needed and there.
     """
-    import ray
-
-    needed = _needed(config)
     deadline_s = time.monotonic() + timeout_s
     told = False
-    while True:
-        there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        short = {name: amount for name, amount in needed.items() if amount > there.get(name, 0)}
-        if not short:
-            return
-        words = ", ".join(
-            f"{amount:g} {name} (there: {there.get(name, 0):g})" for name, amount in short.items()
-        )
+    while missing := _missing(config):
         if time.monotonic() >= deadline_s:
-            raise ClusterError(
-                f"the Ray cluster lacks resources: world_size {config.global_training.world_size} needs "
-                f"{words}; add nodes, "
-                "lower global_training.world_size, or change ray.resources_per_worker"
-            )
+            raise _lacks(config, missing)
         if not told:
-            console.line(f"waiting up to {timeout_s:g} s for resources: {words}")
+            console.line(f"waiting up to {timeout_s:g} s for resources: {missing}")
             told = True
         time.sleep(1.0)
+
+
+def _missing(config: TrainConfig) -> str:
+    """What the smallest world needs and the cluster has not, in words; empty if it has all."""
+    import ray
+
+    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return ", ".join(
+        f"{amount:g} {name} (there: {there.get(name, 0):g})"
+        for name, amount in _needed(config).items()
+        if amount > there.get(name, 0)
+    )
+
+
+def _lacks(config: TrainConfig, missing: str) -> ClusterError:
+    return ClusterError(
+        f"the Ray cluster lacks resources: world_size {config.global_training.world_size} needs {missing}; "
+        "add nodes, lower global_training.world_size, or change ray.resources_per_worker"
+    )
 
 
 def _trainer(config: TrainConfig, parcel: dict[str, Any]) -> Any:
@@ -146,12 +155,18 @@ def _trainer(config: TrainConfig, parcel: dict[str, Any]) -> Any:
             name="ray",
             storage_path=config.ray.storage_path or config.resolve(f"logs/{config.model_name}"),
             failure_config=train.FailureConfig(
-                max_failures=config.ray.max_failures, controller_failure_limit=3
+                max_failures=config.ray.max_failures, controller_failure_limit=_failed_starts(config)
             ),
             worker_runtime_env={"env_vars": variables},
             logging_config=train.LoggingConfig(log_level="ERROR"),
         ),
     )
+
+
+def _failed_starts(config: TrainConfig) -> int:
+    """How many starts may wait in vain for the workers of a lost node: as long as ``resource_timeout_s``."""
+    one_s = float(os.environ.get("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", _START_S))
+    return max(_FEWEST_FAILED_STARTS, math.ceil(config.ray.resource_timeout_s / one_s))
 
 
 def _fit(trainer: Any, outcome: dict[str, Any]) -> None:
@@ -164,12 +179,17 @@ def _fit(trainer: Any, outcome: dict[str, Any]) -> None:
 
 
 def _follow(
-    hub: Any, thread: threading.Thread, outcome: dict[str, Any], signals: StopSignals, console: Console
+    config: TrainConfig,
+    hub: Any,
+    thread: threading.Thread,
+    outcome: dict[str, Any],
+    signals: StopSignals,
+    console: Console,
 ) -> dict[str, Any]:
     """Show what rank 0 tells until it has finished or failed, or Ray Train gave up."""
     import ray
 
-    stop_sent = False
+    stop_sent, n_known = False, 0
     echo: Failure | None = None
     while True:
         was_alive = thread.is_alive()
@@ -178,12 +198,15 @@ def _follow(
             hub.request_stop.remote()
             stop_sent = True
         try:
-            events = ray.get(hub.take.remote())
+            events = ray.get(hub.take.remote(n_known))
+        except ray.exceptions.ActorUnavailableError:
+            events = []  # for a while; one that is dead raises another error
         except ray.exceptions.RayError as error:
             raise ClusterError(
                 f"Ray is gone ({str(error).strip().splitlines()[0]}); start it and run again with "
                 "global_training.resume: {policy: if_exists} to go on from the last checkpoint"
             ) from error
+        n_known += len(events)
         # A rank's own failure is told before the echoes of it on other ranks.
         for event in sorted(events, key=lambda event: event["kind"] != "failed"):
             if event["kind"] == "finished":
@@ -198,12 +221,14 @@ def _follow(
             else:
                 console.show(event)
         if not was_alive:
-            raise _ray_failure(outcome, echo)
+            raise _ray_failure(config, outcome, echo)
         thread.join(0.5)
 
 
-def _ray_failure(outcome: dict[str, Any], echo: Failure | None) -> Exception:
+def _ray_failure(config: TrainConfig, outcome: dict[str, Any], echo: Failure | None) -> Exception:
     """The error for a run that Ray Train ended without a word from rank 0."""
+    if missing := _missing(config):
+        return _lacks(config, missing)
     if echo is not None:
         return echo.as_error()
     error = outcome.get("error")

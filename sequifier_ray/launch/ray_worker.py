@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -15,6 +16,7 @@ from sequifier_ray.launch.context import device_for
 from sequifier_ray.launch.failures import describe
 from sequifier_ray.launch.hub import HubLink
 from sequifier_ray.launch.ledger import keep_ledger
+from sequifier_ray.launch.preemption import PreemptionNotice
 from sequifier_ray.train import engine
 from sequifier_ray.train.worker import WorkerContext
 
@@ -31,6 +33,8 @@ def train_worker(parcel: dict[str, Any]) -> None:
         return
     try:
         config = TrainConfig.model_validate(parcel["config"])
+        notice = PreemptionNotice(lambda text: link.report({"kind": "line", "text": text}))
+        stop, save = _requests(config, rank, link, notice)
         context = WorkerContext(
             rank=rank,
             world_size=world_size,
@@ -39,7 +43,8 @@ def train_worker(parcel: dict[str, Any]) -> None:
             launched_at_s=parcel["launched_at_s"],
             restarts=restarts,
             report=link.report,
-            stop_requested=link.stop_requested if rank == 0 else _never,
+            stop_requested=stop,
+            save_requested=save,
             applied=keep_ledger(rank, parcel["ledger"]),
         )
         summary = engine.run(config, context)
@@ -62,6 +67,18 @@ def _device(config: TrainConfig, local_rank: int) -> torch.device:
     device: torch.device = ray.train.torch.get_device()
     torch.cuda.set_device(device)
     return device
+
+
+def _requests(
+    config: TrainConfig, rank: int, link: HubLink, notice: PreemptionNotice
+) -> tuple[Callable[[], bool], Callable[[], bool]]:
+    """What asks a rank to stop, and what asks it to save; rank 0 speaks for all."""
+    if rank != 0:
+        return _never, _never
+    if config.ray.min_world_size is not None:
+        return link.stop_requested, notice.came_just_now
+    # A run that is not elastic could only wait for the node.
+    return lambda: link.stop_requested() or notice.came(), _never
 
 
 def _never() -> bool:

@@ -159,7 +159,8 @@ def _announced(
     try:
         for batches in loader:
             number += 1
-            flags = torch.tensor([context.stop_requested(), context.is_lead and clock.is_due(number)])
+            save_now = context.save_requested() or (context.is_lead and clock.is_due(number))
+            flags = torch.tensor([context.stop_requested(), save_now])
             following = (batches, announce(session.objective, session.strategy, batches.micro_batches, flags))
             if waiting is not None:
                 yield waiting

@@ -51,7 +51,8 @@ class WorkerContext:
     """One rank of a run, as its launcher started it.
 
     ``report`` takes events of rank 0 (``{"kind": "line" | "progress" | "warning", ...}``) and never
-    blocks; ``stop_requested`` is true once somebody asked the run to save and end. ``applied`` is told the
+    blocks; ``stop_requested`` is true once somebody asked the run to save and end; ``save_requested`` is true
+    once for every request to save and go on. ``applied`` is told the
     samples of every update that changed the weights: the leg of the run (the time it began, the same on all
     ranks), epoch, update, and this rank's micro-batches. ``is_restart`` says that the same run was started
     before and lost a process. Times are Unix times in seconds.
@@ -65,6 +66,7 @@ class WorkerContext:
     restarts: int = 0
     report: Callable[[Event], None] = _ignore
     stop_requested: Callable[[], bool] = _never
+    save_requested: Callable[[], bool] = _never
     applied: Callable[[int, int, int, Sequence[SequenceBatch]], None] = keep_nothing
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -15,7 +17,11 @@ from typing import Any
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "train"), str(Path(__file__).parents[1])]
+sys.path[:0] = [
+    str(Path(__file__).parent),
+    str(Path(__file__).parents[1] / "train"),
+    str(Path(__file__).parents[1]),
+]
 from conftest import Run, end, n_samples, wait_until
 from hosts import Hosts, address, child_of, needs_hosts
 
@@ -36,7 +42,7 @@ class Cluster:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "15",
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "8",
             "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
         }
         self.address = f"{address(1)}:6379"
@@ -60,16 +66,25 @@ class Cluster:
             return False
         return subprocess.run([*words, *probe], capture_output=True, check=False).returncode == 0
 
-    def start(self, run: Run) -> subprocess.Popen[str]:
+    def start(self, run: Run, **variables: str) -> subprocess.Popen[str]:
         words = self.hosts.inside(self.head)
-        return run.start("--address", self.address, within=words, environment=self.environment)
+        environment = {**self.environment, **variables}
+        return run.start("--address", self.address, within=words, environment=environment)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    there = Cluster(tmp_path)
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Every test leaves it with all its nodes."""
+    there = Cluster(tmp_path_factory.mktemp("cluster"))
     yield there
     there.hosts.close()
+
+
+RARELY = {
+    "training_plan__epochs": 1000,
+    "global_training__save_interval_batches": 100_000,
+    "global_training__save_interval_epochs": 1000,
+}
 
 
 def world_sizes(run: Run) -> dict[int, int]:
@@ -105,9 +120,7 @@ def test_a_node_is_lost_and_found(flights: Any, new_run: Callable[..., Run], clu
     print(f"grown {time.monotonic() - found_s:.1f} s after the node was back")
     run.wait_for_update(run.updates() + 10)
     assert list(world_sizes(run).values()) == [2, 1, 2]
-    # The process itself only waits for the one that it has put onto the host.
-    os.kill(child_of(process), signal.SIGUSR1)
-    code, out, err = end(process)
+    code, out, err = stopped(process)
     assert code == 75, out + err
     check_history(flights, run, fields)
 
@@ -143,3 +156,73 @@ def check_history(project: Any, run: Run, fields: dict[str, Any]) -> None:
         assert [found[step] for step in common] == pytest.approx(
             [wanted[step] for step in common], rel=tolerance
         )
+
+
+def stopped(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Ask a run to stop, and wait for its end."""
+    assert process.poll() is None, process.communicate()
+    # The process itself only waits for the one that it has put onto the host.
+    os.kill(child_of(process), signal.SIGUSR1)
+    return end(process)
+
+
+def saved_update(project: Any, name: str) -> int:
+    found = sorted((project.root / "checkpoints" / name).glob("step-*/state.json"))
+    return int(json.loads(found[-1].read_text())["update"]) if found else 0
+
+
+def take_away(node: subprocess.Popen[str]) -> None:
+    """What a provider does: SIGTERM to the node's service, which drains it for a while and ends."""
+    os.kill(child_of(node), signal.SIGTERM)
+
+
+def test_told_that_a_node_will_go_a_run_saves_and_ends(
+    flights: Any, new_run: Callable[..., Run], cluster: Cluster
+) -> None:
+    run = new_run("node-leaves", **RARELY)
+    process = cluster.start(run)
+    run.wait_for_update(10)
+    take_away(cluster.nodes[3])
+    code, out, err = end(process)
+    assert code == 75, out + err
+    assert re.search(r"Ray is about to take the node of rank [01] away: saving at the next update", out)
+    assert saved_update(flights, run.name) == run.updates()
+    cluster.nodes[3].wait(30)
+    cluster.nodes[3] = cluster.join(3)
+    process = cluster.start(run)
+    run.wait_for_leg(1)
+    code, out, err = stopped(process)
+    assert code == 75, out + err
+    assert "resuming from step" in out
+    run.check_ledger(max(line["epoch"] for line in run.lines()), n_samples(flights))
+
+
+def test_told_that_a_node_will_go_an_elastic_run_saves_and_goes_on(
+    flights: Any, new_run: Callable[..., Run], cluster: Cluster
+) -> None:
+    run = new_run("node-leaves-elastic", ray__min_world_size=1, **RARELY)
+    process = cluster.start(run)
+    run.wait_for_update(10)
+    take_away(cluster.nodes[3])
+    wait_until(lambda: saved_update(flights, run.name) > 0, 20)
+    saved = saved_update(flights, run.name)
+    run.wait_for_leg(1)
+    cluster.nodes[3] = cluster.join(3)
+    code, out, err = stopped(process)
+    assert code == 75, out + err
+    assert list(world_sizes(run).values())[:2] == [2, 1]
+    assert f"resuming from step {saved} " in out
+    run.check_ledger(max(line["epoch"] for line in run.lines()), n_samples(flights))
+
+
+def test_a_node_that_never_comes_back_ends_a_run_that_needs_it(
+    flights: Any, new_run: Callable[..., Run], cluster: Cluster
+) -> None:
+    run = new_run("node-gone", ray__resource_timeout_s=10.0, **RARELY)
+    process = cluster.start(run, RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S="12")
+    run.wait_for_update(10)
+    cluster.nodes[3].kill()
+    code, out, err = end(process, 200)
+    cluster.nodes[3] = cluster.join(3)
+    assert code == 4, out + err
+    assert "error: the Ray cluster lacks resources: world_size 2 needs 2 CPU (there: 1)" in err
