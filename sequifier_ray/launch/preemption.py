@@ -14,7 +14,7 @@ _LOOK_INTERVAL_S = 2.0
 class PreemptionNotice:
     """Listens on a rank until a node of the run is about to go.
 
-    Ray answers all ranks together, so every rank asks in a thread of its own, whatever its training does then.
+    Ray answers all ranks together, so every rank asks in a thread of its own, whatever its training does.
     ``tell`` takes the notice as a line, from the thread that asks for it.
     """
 

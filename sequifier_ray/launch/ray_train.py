@@ -20,8 +20,8 @@ from sequifier_ray.launch.signals import StopSignals
 
 # The controller looks after its workers this often; it sets how soon a run is seen to end or to fail.
 _POLL_INTERVAL_S = "0.5"
-# An elastic start waits this long for workers that a lost node no longer has, before it goes on with fewer: Ray
-# learns that a node is gone later than that its workers are. It must cover a worker's imports.
+# An elastic start waits this long for workers that a lost node no longer has, before it goes on with fewer:
+# Ray learns that a node is gone later than that its workers are. It must cover a worker's imports.
 _ELASTIC_START_S = "30"
 # What Ray Train waits for workers otherwise, and the failed starts that a busy machine may have at least.
 _START_S = 60.0

@@ -4,6 +4,7 @@ unbroken run."""
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import sys
@@ -127,3 +128,22 @@ def test_a_stopped_rank_is_named(flights: Any, new_run: Callable[..., Run], laun
     # torchrun adds a traceback of its own.
     assert launcher == "torchrun" or "Traceback" not in err
     assert time.monotonic() - started_s < 75
+
+
+@pytest.mark.parametrize("launcher", ["spawn", "ray", "torchrun"])
+def test_a_rank_that_raises_ends_all(flights: Any, new_run: Callable[..., Run], launcher: str) -> None:
+    """An error that nobody foresaw, on one rank alone: all end soon, and its traceback is shown once."""
+    run = new_run(f"raises-{launcher}", training_plan__epochs=200)
+    torchrun = ("--standalone", "--nproc-per-node", "2") if launcher == "torchrun" else ()
+    process = run.start("--verbose", launcher=launcher, torchrun=torchrun)
+    run.wait_for_update(10)
+    pid, other = run.pid_of(1), run.pid_of(0)
+    # From now on whatever it writes down fails.
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))
+    started_s = time.monotonic()
+    code, out, err = end(process, 60)
+    print(f"{launcher}: ended {time.monotonic() - started_s:.1f} s after the error")
+    assert code == (1 if launcher == "torchrun" else 5), out + err
+    assert err.count("error: rank 1 failed: OSError: [Errno 27] File too large") == 1, err
+    assert err.count("self._file.write(") == 1, "one traceback"
+    wait_until(lambda: not any(Path(f"/proc/{number}").exists() for number in (pid, other)), 20)

@@ -30,8 +30,9 @@ def test_a_signal_saves_and_the_next_start_goes_on(
     flights: Any, new_run: Callable[..., Run], launcher: str, number: int, expected: int
 ) -> None:
     name = f"signal-{launcher}-{int(number)}"
-    # So large an interval that only the request can have saved.
-    run = new_run(name, global_training__save_interval_batches=10_000, training_plan__epochs=3)
+    # So large an interval that only the request can have saved; it comes within a window of micro-batches.
+    window = {"global_training__batch_size": 4, "global_training__accumulation_steps": 4}
+    run = new_run(name, global_training__save_interval_batches=10_000, training_plan__epochs=3, **window)
     process = run.start(launcher=launcher)
     run.wait_for_update(7)
     process.send_signal(number)

@@ -1,5 +1,7 @@
-"""One rank of a gloo group that runs configurations one after the other: engine_ranks.py RANK WORLD_SIZE STORE
-UPDATES CONFIG... stops each of them before update UPDATES + 1, counted from its start."""
+"""One rank of a gloo group that runs configurations one after the other.
+
+engine_ranks.py RANK WORLD_SIZE STORE UPDATES CONFIG... stops each run after UPDATES updates, counted from its
+start."""
 
 from __future__ import annotations
 
