@@ -26,7 +26,19 @@ if TYPE_CHECKING:
     from pyarrow import NativeFile
     from pyarrow.fs import FileSystem
 
+# Places that pyarrow reads and writes, besides plain paths.
+SCHEMES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs")
+# What says where they are, without being a secret.
+ENVIRONMENT = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_PROFILE",
+    "AWS_EC2_METADATA_DISABLED",
+)
 _SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://")
+_CHUNK_BYTES = 8 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -110,6 +122,20 @@ def open_file(path: str) -> NativeFile:
         return system.open_input_file(inner)
 
 
+def open_for_writing(path: str) -> NativeFile:
+    """A new file at any place. In an object store it is there once it is closed; locally at once."""
+    system, inner = file_system(path)
+    with _reporting("write", path):
+        return system.open_output_stream(inner)
+
+
+def modified_ns(path: str) -> int:
+    """When a file was last written, in nanoseconds since 1970; 0 where the file system does not say."""
+    system, inner = file_system(path)
+    with _reporting("look at", path):
+        return int(system.get_file_info(inner).mtime_ns or 0)
+
+
 def find_files(path: str) -> list[FileEntry] | None:
     """The file itself, or all files in a folder and the folders in it, by name; None where nothing is."""
     from pyarrow.fs import FileSelector, FileType
@@ -166,6 +192,13 @@ def delete_file(path: str) -> None:
             system.delete_file(inner)
 
 
+def copy_file(source: str, target: str) -> None:
+    """Copy a file between any two places; the folder is made where it lacks."""
+    make_folder(target.rpartition("/")[0])
+    with open_file(source) as reading, _reporting("write", target), open_for_writing(target) as writing:
+        shutil.copyfileobj(reading, writing, _CHUNK_BYTES)
+
+
 def write_atomic(path: str, data: bytes | str) -> None:
     """Write a file that is seen whole or not at all: a temporary file beside it, fsync, rename.
 
@@ -193,14 +226,22 @@ def write_atomic(path: str, data: bytes | str) -> None:
         _sync_folder(final.parent)
 
 
+def unpublished(target: str) -> str:
+    """Where to write a folder that is not to be seen before it is whole.
+
+    In an object store that is the place itself: its readers take a folder as there once its last file is.
+    """
+    return target + ".partial" if is_local(target) else target
+
+
 def publish_folder(temporary: str, target: str) -> None:
     """Rename a finished folder to its published name.
 
-    An existing target is moved aside, deleted afterwards, and moved back when the publishing fails. Both
-    lie on one local file system: object stores have no rename.
+    An existing target is moved aside, deleted afterwards, and moved back when the publishing fails. An object
+    store has no rename: there both names are one, see ``unpublished``.
     """
-    assert is_local(temporary)
-    assert is_local(target)
+    if temporary == target and not is_local(target):
+        return
     source, final = Path(file_system(temporary)[1]), Path(file_system(target)[1])
     aside = final.with_name(f".{final.name}.previous")
     with _reporting("publish", target):

@@ -76,9 +76,13 @@ class Project(Section):
     @field_validator("project_root")
     @classmethod
     def _absolute(cls, value: str) -> str:
-        if "://" in value:
-            raise ValueError(f"found {value}; allowed: a folder on a local or shared file system")
-        return os.path.abspath(value)  # links stay as they are
+        scheme, mark, _ = value.partition("://")
+        if mark and scheme not in storage.SCHEMES:
+            allowed = ", ".join(f"{name}://" for name in storage.SCHEMES)
+            raise ValueError(f"found {value}; allowed: a folder, or an address that begins with {allowed}")
+        if not storage.is_local(value):
+            return storage.join(value)
+        return os.path.abspath(value.removeprefix("file://"))  # links stay as they are
 
     def resolve(self, relative: str) -> str:
         """A path of the configuration under ``project_root``; absolute paths and URIs stay as they are."""

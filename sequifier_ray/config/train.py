@@ -138,6 +138,14 @@ class GlobalTraining(Section):
         "in every update. Null: the world size at first start.",
     )
     shuffle_shards: Count = Field(default=8, description="Shards whose samples are shuffled together.")
+    shard_cache_path: Text | None = Field(
+        default=None,
+        description="Folder on each node's own disk where shards of an object store are kept once fetched; "
+        "null: in the temporary folder, one per user. Shards on a file system are read where they are.",
+    )
+    shard_cache_gigabytes: Positive = Field(
+        default=100.0, description="Size of that folder; the shards used longest ago make room."
+    )
     keep_checkpoints: int = Field(
         default=2,
         strict=True,

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from sequifier_ray.data.batch import OpenShard, SequenceBatch, batch_of, gather_columns
 from sequifier_ray.data.metadata import SplitMetadata, read_split
+from sequifier_ray.data.node_cache import DEFAULT_CACHE, NodeCache
 from sequifier_ray.data.order import EpochOrder, Int64, Plan
 from sequifier_ray.data.shards import open_shard
 from sequifier_ray.data.windows import ViewSpec, samples_per_segment
@@ -33,8 +34,10 @@ class SplitDataset:
         input_columns: tuple[str, ...],
         target_columns: tuple[str, ...],
         prediction_length: int,
+        cache: NodeCache = DEFAULT_CACHE,
     ) -> None:
         self.path = path
+        self._cache = cache
         self.spec = spec
         self.input_columns = input_columns
         self.target_columns = target_columns
@@ -64,7 +67,7 @@ class SplitDataset:
     def open(self, shard: int) -> OpenShard:
         """Map one shard."""
         metadata = self.metadata
-        data = open_shard(self._folder, metadata.shards[shard], metadata.description)
+        data = open_shard(self._folder, metadata.shards[shard], metadata.description, self._cache)
         return OpenShard.of(data, self.spec)
 
     @property

@@ -164,9 +164,14 @@ def _to_text(values: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
+def description_text(description: DatasetDescription) -> str:
+    """What a description's file holds; equal descriptions have equal texts."""
+    return _to_text(description.to_json())
+
+
 def write_description(path: str, description: DatasetDescription) -> None:
     """Write the description of a data set, whole or not at all."""
-    storage.write_atomic(path, _to_text(description.to_json()))
+    storage.write_atomic(path, description_text(description))
 
 
 def read_description(path: str, field: str = "dataset.part.metadata_config_path") -> DatasetDescription:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sequifier_ray import storage
 from sequifier_ray.data import sequifier_windows
 from sequifier_ray.data.metadata import DatasetDescription, ShardEntry
+from sequifier_ray.data.node_cache import DEFAULT_CACHE, NodeCache
 from sequifier_ray.errors import DataError
 
 if TYPE_CHECKING:
@@ -120,8 +121,11 @@ def write_shard(path: str, data: ShardData, write_format: str) -> ShardEntry:
     )
 
 
-def open_shard(folder: str, entry: ShardEntry, description: DatasetDescription) -> ShardData:
-    """The shard's contents; columns of a pt shard are memory-mapped, not read.
+def open_shard(
+    folder: str, entry: ShardEntry, description: DatasetDescription, cache: NodeCache = DEFAULT_CACHE
+) -> ShardData:
+    """The shard's contents; columns of a pt shard are memory-mapped, not read. One in an object store is
+    fetched into ``cache`` first.
 
     Raises:
         DataError: the file is missing, of another size than the table says, or holds something else.
@@ -131,10 +135,11 @@ def open_shard(folder: str, entry: ShardEntry, description: DatasetDescription) 
     if found is None or (found != entry.bytes and not entry.is_of_sequifier):
         state = "is missing" if found is None else f"has {found} bytes instead of {entry.bytes}"
         raise DataError(f"shard {path} {state}; restore it or {_again(entry)}")
-    if description.write_format == "pt":
-        data = _open_pt(path, entry, description)
-    else:
-        data = _open_table(path, entry, description)
+    with cache.opened(path, found) as local:
+        if description.write_format == "pt":
+            data = _open_pt(local, path, entry, description)
+        else:
+            data = _open_table(local, path, entry, description)
     events = int(data.lengths.sum())
     if (events, len(data.sequence_ids)) != (entry.events, entry.segments):
         raise DataError(
@@ -174,13 +179,13 @@ def _write_pt(path: str, data: ShardData) -> None:
         torch.save(contents, file)
 
 
-def _open_pt(path: str, entry: ShardEntry, description: DatasetDescription) -> ShardData:
+def _open_pt(local: str, path: str, entry: ShardEntry, description: DatasetDescription) -> ShardData:
     import pickle
 
     import torch
 
     try:
-        contents = torch.load(path, weights_only=True, mmap=True)
+        contents = torch.load(local, weights_only=True, mmap=True)
         found = (contents["format"], contents["version"])
     except (OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
         raise _unreadable(path, entry, error) from error
@@ -219,11 +224,11 @@ def _write_table(path: str, data: ShardData, write_format: str) -> None:
         pyarrow.csv.write_csv(table, path)
 
 
-def _open_table(path: str, entry: ShardEntry, description: DatasetDescription) -> ShardData:
+def _open_table(local: str, path: str, entry: ShardEntry, description: DatasetDescription) -> ShardData:
     import pyarrow as pa
 
     try:
-        table = _read_table(path, description)
+        table = _read_table(local, description)
         ids, names = _segment_ids(table["sequenceId"])
         positions = table["itemPosition"].to_numpy()
         columns = {}

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from sequifier_ray import storage
 from sequifier_ray.config.preprocess import PreprocessConfig
 from sequifier_ray.errors import ConfigError
 
@@ -38,10 +39,25 @@ def preprocess(
 
     Raises ClusterError where the cluster cannot be reached.
     """
+    chosen, address = choose_engine(engine, address)
+    if storage.is_local(config.project_root):
+        return _run(config, report, chosen, address)
+    from sequifier_ray.preprocess.upload import preprocess_to_store
+
+    if chosen == "ray":
+        report(
+            f"warning: project_root {config.project_root} is an object store, where workers cannot share a "
+            "folder: the local engine is used instead of --engine ray"
+        )
+    return preprocess_to_store(config, report, lambda local: _run(local, report, "local", None))
+
+
+def _run(
+    config: PreprocessConfig, report: Callable[[str], None], engine: str, address: str | None
+) -> PreprocessSummary:
     from sequifier_ray.preprocess import pipeline
 
-    chosen, address = choose_engine(engine, address)
-    if chosen == "local":
+    if engine == "local":
         return pipeline.preprocess(config, report)
     from sequifier_ray.launch.ray_cluster import connected
     from sequifier_ray.launch.ray_preprocess import RayEngine

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from sequifier_ray.errors import ClusterError
 
+# Ray's sockets lie below the temporary folder, and the path of a socket has 107 bytes at most.
+_LONG_TMP = 30
 # How long a head node may take to answer.
 _REACH_S = 10.0
 
@@ -38,6 +41,8 @@ def connected(
     try:
         if address is None:
             tell("starting a local Ray instance")
+            if "RAY_TMPDIR" not in os.environ and len(tempfile.gettempdir()) > _LONG_TMP:
+                common["_temp_dir"] = "/tmp/ray"
             ray.init(address="local", num_cpus=n_cpus, include_dashboard=False, **common)
         else:
             ray.init(address=address, **common)

@@ -9,6 +9,7 @@ import time
 import traceback
 from typing import Any
 
+from sequifier_ray import storage
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.errors import ClusterError, TrainingError
 from sequifier_ray.launch.console import Console
@@ -135,7 +136,8 @@ def _trainer(config: TrainConfig, parcel: dict[str, Any]) -> Any:
     per_worker = _per_worker(config)
     n_workers = config.global_training.world_size
     smallest = config.ray.min_world_size
-    variables = {"OMP_NUM_THREADS": str(max(1, int(per_worker.get("CPU", 1))))}
+    variables = {name: os.environ[name] for name in storage.ENVIRONMENT if name in os.environ}
+    variables |= {"OMP_NUM_THREADS": str(max(1, int(per_worker.get("CPU", 1))))}
     if config.global_training.enforce_determinism:
         variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     return TorchTrainer(

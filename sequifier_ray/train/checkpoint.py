@@ -1,8 +1,9 @@
 """Checkpoints: a folder per saved step, written by all ranks, complete once it has its name.
 
 ``checkpoints/<model>/step-<update>/`` holds torch.distributed.checkpoint files of every rank and
-``state.json``, which lists them with their sizes. A folder is written under another name and renamed when
-everything is in it; a folder whose files do not match its list is passed over.
+``state.json``, which lists them with their sizes and is written last. A folder has another name until then;
+in an object store, which has no renaming, one without ``state.json`` counts as unfinished. A folder whose
+files do not match its list is passed over.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from sequifier_ray import storage
 from sequifier_ray.errors import ConfigError, DataError, TrainingError
+from sequifier_ray.train import step_files
 from sequifier_ray.train.parallel import Strategy
 from sequifier_ray.train.state import STATE_FORMAT, STATE_VERSION, TrainState
 from sequifier_ray.train.worker import is_peer_loss
@@ -130,11 +132,12 @@ def write(
         RuntimeError: another rank is gone.
     """
     target = folders.path_of(state.update)
-    partial = target + ".partial"
+    partial = storage.unpublished(target)
     problem = None
     if strategy.rank == 0:
         try:
             folders.delete_partial(note)
+            storage.delete_folder(partial)
             storage.make_folder(partial)
         except DataError as error:
             problem = str(error)
@@ -147,7 +150,7 @@ def write(
             warnings.simplefilter("ignore")
             state_dict_saver.save(
                 contents,
-                storage_writer=FileSystemWriter(partial),
+                storage_writer=step_files.writer(partial),
                 process_group=group,
                 no_dist=strategy.world_size == 1,
             )
@@ -206,7 +209,7 @@ def load(step: SavedStep, model: nn.Module, optimizer: torch.optim.Optimizer, st
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         state_dict_loader.load(
-            contents, storage_reader=FileSystemReader(step.path), no_dist=strategy.world_size == 1
+            contents, storage_reader=step_files.reader(step.path), no_dist=strategy.world_size == 1
         )
         set_state_dict(
             plain, optimizer, model_state_dict=contents["model"], optim_state_dict=contents["optimizer"]
@@ -215,7 +218,7 @@ def load(step: SavedStep, model: nn.Module, optimizer: torch.optim.Optimizer, st
 
 def load_weights(path: str) -> dict[str, torch.Tensor]:
     """The full float32 weights of a step folder in host memory, read by this process alone."""
-    reader = FileSystemReader(path)
+    reader = step_files.reader(path)
     shapes = _saved_shapes(reader)
     weights = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in shapes.items()}
     with warnings.catch_warnings():
@@ -234,7 +237,7 @@ def _saved_shapes(reader: FileSystemReader) -> dict[str, tuple[torch.Size, torch
 
 
 def _check_shapes(path: str, weights: dict[str, Any]) -> None:
-    saved = {name: tuple(size) for name, (size, _) in _saved_shapes(FileSystemReader(path)).items()}
+    saved = {name: tuple(size) for name, (size, _) in _saved_shapes(step_files.reader(path)).items()}
     wanted = {name: tuple(value.shape) for name, value in weights.items()}
     different = [name for name in sorted(saved.keys() | wanted.keys()) if saved.get(name) != wanted.get(name)]
     if different:

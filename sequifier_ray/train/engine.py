@@ -224,6 +224,7 @@ def save(session: Session, recorder: Recorder) -> None:
     """Begin a checkpoint of this moment; a loss that is not finite is never saved."""
     recorder.throughput.pause()
     recorder.log_interval()
+    recorder.publish()
     session.state = replace(session.state, scheduler=schedule_state(session.scheduler))
     session.saver.start(session.state, session.model, session.optimizer)
     recorder.throughput.start()

@@ -22,7 +22,7 @@ def export_model(config: TrainConfig, description: DatasetDescription, step: Sav
     An earlier export of the same name is replaced only when the new one is complete.
     """
     target = config.resolve(f"models/{config.model_name}-{suffix}")
-    partial = target + ".partial"
+    partial = storage.unpublished(target)
     storage.delete_folder(partial, missing_ok=True)
     storage.make_folder(partial)
     weights = {name: value.contiguous() for name, value in load_weights(step.path).items()}

@@ -3,47 +3,55 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
+import tempfile
 import time
-from typing import Any
+from typing import IO, Any
 
 from sequifier_ray import storage
 
 
 class MetricsFile:
-    """``logs/<model>/metrics.jsonl``: one JSON object a line.
+    """``logs/<model>/metrics.jsonl``: one JSON object a line; in an object store as of the last checkpoint.
 
     A fresh run moves an earlier file to ``metrics-previous.jsonl``. A resumed one drops the lines of
     updates that it will do again.
     """
 
     def __init__(self, folder: str, resumed_at: int | None) -> None:
-        storage.make_folder(folder)
-        self._path = os.path.join(folder, "metrics.jsonl")
-        if resumed_at is None and os.path.exists(self._path):
-            os.replace(self._path, os.path.join(folder, "metrics-previous.jsonl"))
-        elif resumed_at is not None and os.path.exists(self._path):
-            storage.write_atomic(self._path, "".join(_lines_until(self._path, resumed_at)))
-        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        self._path = storage.join(folder, "metrics.jsonl")
+        earlier = storage.read_text(self._path) if storage.exists(self._path) else ""
+        if resumed_at is None and earlier:
+            storage.write_atomic(storage.join(folder, "metrics-previous.jsonl"), earlier)
+        kept = "" if resumed_at is None else "".join(_lines_until(earlier, resumed_at))
+        storage.write_atomic(self._path, kept)
+        self._file: IO[str]
+        if storage.is_local(self._path):
+            self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        else:
+            self._file = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
+            self._file.write(kept)
 
     def write(self, kind: str, **values: Any) -> None:
         """Append one line; readers see it at once."""
         self._file.write(json.dumps({"kind": kind, **values}) + "\n")
         self._file.flush()
 
+    def publish(self) -> None:
+        """Copy what was written so far to an object store, to whose files nothing can be added."""
+        if not storage.is_local(self._path):
+            self._file.seek(0)
+            storage.write_atomic(self._path, self._file.read())
+
     def close(self) -> None:
+        self.publish()
         self._file.close()
 
 
-def _lines_until(path: str, update: int) -> list[str]:
-    kept = []
-    with open(path, encoding="utf-8") as lines:
-        for line in lines:
-            # A killed run may have left half a line.
-            if line.endswith("\n") and json.loads(line)["step"] <= update:
-                kept.append(line)
-    return kept
+def _lines_until(text: str, update: int) -> list[str]:
+    # A killed run may have left half a line.
+    lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return [line for line in lines if json.loads(line)["step"] <= update]
 
 
 class Throughput:

@@ -10,6 +10,7 @@ import torch
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.data.loader import SplitDataset
 from sequifier_ray.data.metadata import DatasetDescription, read_description
+from sequifier_ray.data.node_cache import DEFAULT_CACHE, NodeCache
 from sequifier_ray.data.windows import ViewSpec
 from sequifier_ray.errors import ConfigError, DataError
 from sequifier_ray.model.network import build_model
@@ -97,6 +98,9 @@ def open_split(config: TrainConfig, description: DatasetDescription, split: int)
         tuple(interface.input_columns),
         tuple(interface.target_columns),
         interface.decoder.prediction_length,
+        NodeCache(
+            settings.shard_cache_path or DEFAULT_CACHE.folder, int(settings.shard_cache_gigabytes * 10**9)
+        ),
     )
     if dataset.n_samples == 0:
         raise DataError(

@@ -186,6 +186,11 @@ class Recorder:
             storage.write_atomic(storage.join(self._folder, "summary.json"), json.dumps(summary, indent=1))
         return summary
 
+    def publish(self) -> None:
+        """Let others see what was written down so far."""
+        if self._file is not None:
+            self._file.publish()
+
     def _write(self, kind: str, **values: Any) -> None:
         if self._file is not None:
             self._file.write(kind, **values)

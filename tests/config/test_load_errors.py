@@ -120,8 +120,8 @@ from sequifier_ray.errors import ConfigError
         ("kind: Cross", "{a: b}: 2, kind: Cross", "found a mapping as a field name"),
         (
             "project_root: .",
-            "project_root: s3://bucket/run",
-            "project_root: found s3://bucket/run; allowed: a folder",
+            "project_root: http://bucket/run",
+            "project_root: found http://bucket/run; allowed: a folder",
         ),
         ("device: cpu", "device: [cpu", "train.yaml:4: not valid YAML: expected ',' or ']', but got ':'"),
         ("device: cpu", "device:\tcpu\n\tseed: 1", "train.yaml:3: not valid YAML: found character"),

@@ -2,51 +2,24 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sequifier_ray.errors import ConfigError
 
+sys.path.append(str(Path(__file__).parents[1]))
+from s3 import s3_server
+
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A server that this and child processes see as S3, with a bucket "tables"."""
-    from pyarrow.fs import S3FileSystem
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(200):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        for name, value in {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }.items():
-            monkeypatch.setenv(name, value)
-        # Made by hand it does not look at AWS_ENDPOINT_URL; made from an address, as by the program, it does.
-        system = S3FileSystem(
-            endpoint_override=f"127.0.0.1:{port}", scheme="http", allow_bucket_creation=True
-        )
-        system.create_dir("tables")
+    with s3_server(monkeypatch, "tables") as system:
         yield system
-    finally:
-        server.terminate()
-        server.wait()
 
 
 @pytest.mark.parametrize("path", ["s3://tables/2024", "s3://tables/2024/**/*.csv*", "s3://tables/all.csv.gz"])
