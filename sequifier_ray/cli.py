@@ -1,5 +1,5 @@
-"""The command line: ``make``, ``inspect``, ``preprocess``, ``train``. What is heavy is imported inside the
-commands."""
+"""The command line: ``make``, ``inspect``, ``preprocess``, ``train``, ``submit``. What is heavy is imported
+inside the commands."""
 
 from __future__ import annotations
 
@@ -172,6 +172,26 @@ def train(
     from sequifier_ray.launch.choose import train as run
 
     return run(config, launcher, address)
+
+
+@app.command()
+def submit(
+    words: Annotated[
+        list[str], typer.Argument(help="After --: the command and its options, as they would be typed here.")
+    ],
+    address: Annotated[
+        str | None, typer.Option(help="Dashboard of the cluster, http://head:8265; RAY_ADDRESS if not given.")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(help="Environment variable to pass on; repeatable.")
+    ] = None,
+    job_id: Annotated[str | None, typer.Option(help="Name of the job; Ray's choice if not given.")] = None,
+    verbose: Verbose = False,
+) -> int:
+    """Run a command on a Ray cluster as a job: submit --address http://head:8265 -- train."""
+    from sequifier_ray.launch.submit import submit as run
+
+    return run(words, address, env or (), job_id)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
