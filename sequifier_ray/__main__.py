@@ -4,13 +4,11 @@ import sys
 from typing import NoReturn
 
 from sequifier_ray.cli import main
-from sequifier_ray.launch.ranks import note_exit_code
 
 
 def run() -> NoReturn:
     """Run the command that this process was started with, and end it."""
     code = main()
-    note_exit_code(code)
     if "torch" in sys.modules:
         from sequifier_ray.launch.ranks import leave
 

@@ -5,19 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NoReturn
 
 from sequifier_ray.errors import ConfigError, SequifierRayError
-
-EXIT_CODES_VARIABLE = "SEQUIFIER_RAY_EXIT_CODES"
-
-
-def note_exit_code(code: int, environment: Mapping[str, str] = os.environ) -> None:
-    """Leave this rank's exit code in the folder that a variable names: torchrun's own code is always 1."""
-    folder = environment.get(EXIT_CODES_VARIABLE)
-    if folder and under_torchrun(environment):
-        (Path(folder) / environment["RANK"]).write_text(str(code))
 
 
 def under_torchrun(environment: Mapping[str, str] = os.environ) -> bool:

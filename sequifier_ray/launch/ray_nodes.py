@@ -1,4 +1,4 @@
-"""Waits for named nodes of a Ray cluster: ``python -m sequifier_ray.launch.ray_nodes ADDRESS SECONDS NAME...``"""
+"""Waits for named nodes of a Ray cluster; ``main`` is for ``python -m``, with ADDRESS SECONDS NAME..."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REQUEST_S = 5.0
 
 def missing_nodes(address: str, names: Sequence[str], timeout_s: float) -> list[str]:
     """Those of the names whose nodes are not alive in the cluster at ``address`` after ``timeout_s``."""
-    from ray._raylet import GcsClient
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
     from ray.exceptions import RayError
 
     deadline_s = time.monotonic() + timeout_s

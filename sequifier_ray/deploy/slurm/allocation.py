@@ -40,7 +40,8 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
     if not environment.get("SLURM_JOB_ID", "").isdecimal() or "SLURM_JOB_NODELIST" not in environment:
         raise ConfigError(
             "`sequifier-ray slurm run` is for the inside of a Slurm job and SLURM_JOB_ID is not set; "
-            "submit with `sbatch train-ray.sbatch configs/train.yaml`, and see `sequifier-ray slurm render --help`"
+            "submit with `sbatch train-ray.sbatch configs/train.yaml`; `sequifier-ray slurm render` prints "
+            "that script"
         )
     nodes = scontrol("show", "hostnames", environment["SLURM_JOB_NODELIST"]).split()
     here = environment.get("SLURMD_NODENAME", nodes[0])
@@ -69,6 +70,13 @@ def node_address(node: str) -> str:
 def may_requeue(job_id: int) -> bool:
     """Whether the job was submitted with --requeue."""
     return re.search(r"\bRequeue=1\b", scontrol("show", "job", str(job_id))) is not None
+
+
+def binds_cpus() -> bool:
+    """Whether this Slurm binds tasks to CPUs; one that does not complains when told not to."""
+    return (
+        re.search(r"^TaskPlugin\s*=.*(affinity|cgroup)", scontrol("show", "config"), re.MULTILINE) is not None
+    )
 
 
 def scontrol(*words: str) -> str:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
 from sequifier_ray.deploy.slurm.allocation import (
     Allocation,
+    binds_cpus,
     may_requeue,
     node_address,
     read_allocation,
     scontrol,
 )
+from sequifier_ray.deploy.slurm.elastic import EXIT_STOPPED, exit_code
 from sequifier_ray.deploy.slurm.network import address_between, free_ports
 from sequifier_ray.deploy.slurm.nodes import Nodes
 from sequifier_ray.deploy.slurm.plan import Plan, job_folder, make_job_folder, remove_job_folder, write_token
@@ -28,7 +28,6 @@ from sequifier_ray.deploy.slurm.sizes import NodeSize, check_room, processes_per
 from sequifier_ray.deploy.slurm.task import Task, go_on, read_task
 from sequifier_ray.errors import ClusterError, ConfigError
 
-EXIT_STOPPED = 75
 _POLL_S = 0.3
 # After one node has failed, how long the others may take to notice.
 _FAILED_S = 60.0
@@ -70,7 +69,7 @@ def run(launcher: str, words: list[str], limits: Limits) -> int:
     allocation = read_allocation()
     task = read_task(words, launcher)
     task = go_on(task, allocation.job_id, allocation.restarts, tell)
-    with Nodes(allocation.nodes) as nodes:
+    with Nodes(allocation.nodes, binds_cpus()) as nodes:
         code = _work(launcher, task, allocation, nodes, requests, limits)
     if code == EXIT_STOPPED:
         _put_back(allocation, requests, limits.max_requeues)
@@ -208,10 +207,7 @@ def _follow_ranks(nodes: Nodes, requests: Requests) -> int:
         time.sleep(_POLL_S)
     codes = [node.code for node in nodes.all if node.code]
     # 1 is srun's own: the node's process gives the codes of sequifier-ray.
-    failures = [ClusterError.exit_code if code == 1 else code for code in codes if code != EXIT_STOPPED]
-    if failures:
-        return min(failures)
-    return EXIT_STOPPED if codes else 0
+    return exit_code([ClusterError.exit_code if code == 1 else code for code in codes]) if codes else 0
 
 
 def _on_request(task: Task) -> str:

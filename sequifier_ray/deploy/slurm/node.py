@@ -64,7 +64,7 @@ def _listen(lines: queue.Queue[str | None]) -> None:
 
 
 def _work(plan: Plan, folder: Path, name: str, lines: queue.Queue[str | None]) -> int:
-    part = RayNode(plan, folder, name) if plan.launcher == "ray" else TorchrunNode(plan, folder, name)
+    part = RayNode(plan, folder, name) if plan.launcher == "ray" else TorchrunNode(plan, folder)
     child = part.start()
     try:
         while True:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -24,7 +25,7 @@ _FOR_THE_BATCH = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_CPUS_PER_TASK", "SLURM_
 class NodeProcess:
     """One srun and what it says. ``facts`` are the node's, once it is ready."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, binds_cpus: bool) -> None:
         self.name = name
         self.facts: dict[str, Any] | None = None
         self.was_told = False
@@ -32,7 +33,8 @@ class NodeProcess:
             [
                 *("srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={name}"),
                 # All CPUs of the job on this node: its processes share them out among themselves.
-                *("--cpu-bind=none", "--unbuffered", "--job-name=sequifier-ray-node"),
+                *(["--cpu-bind=none"] if binds_cpus else []),
+                *("--unbuffered", "--job-name=sequifier-ray-node"),
                 *(sys.executable, "-u", "-m", "sequifier_ray.deploy.slurm.node"),
             ],
             stdin=subprocess.PIPE,
@@ -51,19 +53,15 @@ class NodeProcess:
     def send(self, line: str) -> None:
         """A line to its stdin; nothing if it has ended."""
         assert self._srun.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # it has ended; its exit code tells
             self._srun.stdin.write(line)
             self._srun.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            pass  # it has ended; its exit code tells
 
     def release(self) -> None:
         """Let it end its part and itself."""
         assert self._srun.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # it has ended
             self._srun.stdin.close()
-        except BrokenPipeError:
-            pass  # it has ended
 
     def end(self, deadline_s: float) -> None:
         """Wait for its end; after the deadline srun cancels its step."""
@@ -89,12 +87,12 @@ class NodeProcess:
 class Nodes:
     """All nodes of a job; leaving the context ends what runs on them, and nothing else."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
+    def __init__(self, names: Sequence[str], binds_cpus: bool) -> None:
+        self._names, self._binds_cpus = names, binds_cpus
         self.all: list[NodeProcess] = []
 
     def __enter__(self) -> Nodes:
-        self.all = [NodeProcess(name) for name in self._names]
+        self.all = [NodeProcess(name, self._binds_cpus) for name in self._names]
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -118,10 +116,11 @@ class Nodes:
             if is_stopped():
                 return
             if time.monotonic() > deadline_s:
+                names = ", ".join(node.name for node in missing)
                 raise ClusterError(
-                    f"after {wait_s:g} s srun has started nothing on {', '.join(node.name for node in missing)} (of "
-                    f"{', '.join(self._names)}); see `scontrol show node {missing[0].name}`, or leave it out "
-                    f"with `sbatch --exclude={missing[0].name}`"
+                    f"after {wait_s:g} s srun has started nothing on {names} (of {', '.join(self._names)}); "
+                    f"see `scontrol show node {missing[0].name}`, or leave it out with "
+                    f"`sbatch --exclude={missing[0].name}`"
                 )
             time.sleep(_POLL_S)
 
@@ -150,9 +149,9 @@ class Nodes:
 
     def _raise_ended(self, node: NodeProcess) -> None:
         raise ClusterError(
-            f"node {node.name} did not take its part: srun ended there with exit code {node.code}, and said why "
-            "above; the project and this Python environment must be there under the same paths on every node "
-            f"({sys.executable})"
+            f"node {node.name} did not take its part: srun ended there with exit code {node.code}, and said "
+            "why above; the project and this Python environment must be there under the same paths on every "
+            f"node ({sys.executable})"
         )
 
 

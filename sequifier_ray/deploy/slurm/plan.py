@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -74,10 +75,8 @@ def make_job_folder(folder: Path) -> None:
 def remove_job_folder(folder: Path) -> None:
     """Remove the folder, and the user's one around it if no other job is in it."""
     shutil.rmtree(folder, ignore_errors=True)
-    try:
+    with suppress(OSError):  # another job's folder is in it
         folder.parent.rmdir()
-    except OSError:
-        pass  # another job's folder is in it
 
 
 def write_token(folder: Path, token: str) -> Path:

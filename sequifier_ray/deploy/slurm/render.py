@@ -21,8 +21,8 @@ _SCRIPT = """\
 #!/bin/bash
 # {what}
 #     cd PROJECT && sbatch {name} configs/train.yaml
-# `sequifier-ray` must be on the PATH where sbatch is typed, and PROJECT seen by all nodes. Words after the file go to
-# `sequifier-ray train`, as in --set training_plan.epochs=3.{verbs}
+# `sequifier-ray` must be on the PATH where sbatch is typed, and PROJECT seen by all nodes. Words after the
+# file go to `sequifier-ray train`, as in --set training_plan.epochs=3.{verbs}
 # Only the #SBATCH lines are for changing; options of sbatch win over them. Made by:
 #     {command}
 #SBATCH --job-name=sequifier-ray
@@ -39,7 +39,7 @@ _SCRIPT = """\
 #SBATCH --requeue
 
 command -v sequifier-ray > /dev/null || {{
-    echo "error: sequifier-ray is not on the PATH of node $SLURMD_NODENAME; activate its environment, then sbatch" >&2
+    echo "error: $SLURMD_NODENAME has no sequifier-ray on its PATH; activate its environment, then sbatch" >&2
     exit 2
 }}
 exec sequifier-ray slurm run --launcher {launcher} -- "$@"
@@ -49,7 +49,7 @@ _WHAT = {
     "torchrun": "Trains under torchrun in a Slurm job, without Ray:",
 }
 _VERBS = {
-    "ray": " `preprocess configs/preprocess.yaml` instead of the\n# file runs that on all nodes.",
+    "ray": "\n# `sbatch {name} preprocess configs/preprocess.yaml` preprocesses on all nodes.",
     "torchrun": "",
 }
 
@@ -87,10 +87,11 @@ def render(wishes: Wishes, config: TrainConfig | None) -> str:
         for name, value in (("partition", wishes.partition), ("account", wishes.account))
         if value
     )
+    name = f"train-{wishes.launcher}.sbatch"
     return _SCRIPT.format(
         what=_WHAT[wishes.launcher],
-        verbs=_VERBS[wishes.launcher],
-        name=f"train-{wishes.launcher}.sbatch",
+        verbs=_VERBS[wishes.launcher].format(name=name),
+        name=name,
         command=_command(wishes),
         nodes=wishes.nodes,
         cpus=cpus,
@@ -115,8 +116,8 @@ def _check_words(wishes: Wishes) -> None:
             raise ConfigError(f"{option}: found {value}; allowed: {least} or more")
     if not _TIME.fullmatch(wishes.time):
         raise ConfigError(
-            f'--time: found "{wishes.time}"; allowed: minutes, hours:minutes:seconds or days-hours:minutes:seconds, '
-            "as in 24:00:00"
+            f'--time: found "{wishes.time}"; allowed: minutes, hours:minutes:seconds or '
+            "days-hours:minutes:seconds, as in 24:00:00"
         )
     if wishes.memory is not None and not _MEMORY.fullmatch(wishes.memory):
         raise ConfigError(f'--mem: found "{wishes.memory}"; allowed: a number and K, M, G or T, as in 64G')
@@ -141,8 +142,8 @@ def _cpus(wishes: Wishes, config: TrainConfig | None) -> int:
 def _check_world(wishes: Wishes, cpus: int, config: TrainConfig) -> None:
     if config.device == "cpu" and wishes.gpus:
         raise ConfigError(
-            f"device is cpu in the configuration and --gpus-per-node {wishes.gpus} would stay idle; set device: "
-            "cuda and global_training.backend: nccl, or --gpus-per-node 0"
+            f"device is cpu in the configuration and --gpus-per-node {wishes.gpus} would stay idle; set "
+            "device: cuda and global_training.backend: nccl, or --gpus-per-node 0"
         )
     nodes = [NodeSize(f"node {i + 1}", cpus, wishes.gpus) for i in range(wishes.nodes)]
     if config.device == "cuda" and wishes.gpus == 0:
@@ -153,8 +154,8 @@ def _check_world(wishes: Wishes, cpus: int, config: TrainConfig) -> None:
     has_room = room(config, wishes.launcher, nodes[0]) * wishes.nodes
     if config.device == "cuda" and world_size != has_room and config.ray.min_world_size is None:
         raise ConfigError(
-            f"global_training.world_size is {world_size} and {wishes.nodes} × {wishes.gpus} GPUs have room for "
-            f"{has_room} processes; set world_size: {has_room}, or other --nodes and --gpus-per-node"
+            f"global_training.world_size is {world_size} and {wishes.nodes} × {wishes.gpus} GPUs have room "
+            f"for {has_room} processes; set world_size: {has_room}, or other --nodes and --gpus-per-node"
         )
     check_room(config, wishes.launcher, nodes)
     if wishes.launcher == "torchrun":

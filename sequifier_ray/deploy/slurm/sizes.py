@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.errors import ClusterError, ConfigError
 
-_ASK = "ask for more with `#SBATCH --nodes`, `--gpus-per-node` and `--cpus-per-task`, or lower global_training.world_size"
+_ASK = (
+    "ask for more with `#SBATCH --nodes`, `--gpus-per-node` and `--cpus-per-task`, or lower "
+    "global_training.world_size"
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def check_room(config: TrainConfig, launcher: str, nodes: Sequence[NodeSize]) ->
 
     Raises:
         ClusterError: the processes do not fit.
-        ConfigError: world_size cannot be spread over the nodes as the launcher does it, or is for one process.
+        ConfigError: world_size cannot be spread over the nodes, or the run is for one process.
     """
     settings = config.global_training
     if not settings.distributed:
@@ -60,7 +63,8 @@ def check_room(config: TrainConfig, launcher: str, nodes: Sequence[NodeSize]) ->
     gpus = sum(node.gpus for node in nodes)
     if config.device == "cuda" and gpus == 0:
         raise ClusterError(
-            "device: cuda, and Slurm gave this job no GPUs; add `#SBATCH --gpus-per-node=N`, or set device: cpu"
+            "device: cuda, and Slurm gave this job no GPUs; add `#SBATCH --gpus-per-node=N`, or set "
+            "device: cpu"
         )
     rooms = [room(config, launcher, node) for node in nodes]
     if launcher == "torchrun":
@@ -74,8 +78,8 @@ def check_room(config: TrainConfig, launcher: str, nodes: Sequence[NodeSize]) ->
     elif (fewest := settings.world_size if (m := config.ray.min_world_size) is None else m) > sum(rooms):
         each = ", ".join(f"{node.name}: {node.cpus} CPUs, {node.gpus} GPUs" for node in nodes)
         raise ClusterError(
-            f"{fewest} worker{'s' * (fewest > 1)} must run (global_training.world_size {settings.world_size}) and "
-            f"the job has room for {sum(rooms)} ({each}); {_ASK}"
+            f"{fewest} worker{'s' * (fewest > 1)} must run (global_training.world_size "
+            f"{settings.world_size}) and the job has room for {sum(rooms)} ({each}); {_ASK}"
         )
     if config.device == "cuda" and settings.world_size < sum(rooms):
         return f"world_size is {settings.world_size} and the job has room for {sum(rooms)}: GPUs stay idle"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -48,8 +49,8 @@ def read_task(words: Sequence[str], launcher: str) -> Task:
     for taken in ("--config-path", "--launcher", "--address"):
         if any(word.split("=")[0] == taken for word in rest):
             raise ConfigError(
-                f"{taken} is not for a Slurm job: the script sets it; write `sbatch SCRIPT [{'|'.join(VERBS)}] "
-                "CONFIG [--set NAME=VALUE ...]`"
+                f"{taken} is not for a Slurm job: the script sets it; write `sbatch SCRIPT "
+                f"[{'|'.join(VERBS)}] CONFIG [--set NAME=VALUE ...]`"
             )
     settings = _settings(rest)
     config = None
@@ -95,4 +96,4 @@ def _runs(folder: str) -> list[float]:
 def _settings(words: Sequence[str]) -> list[str]:
     """The values of --set among some words."""
     found = [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
-    return found + [value for word, value in zip(words, words[1:], strict=False) if word == "--set"]
+    return found + [value for word, value in itertools.pairwise(words) if word == "--set"]

@@ -10,33 +10,28 @@ from pathlib import Path
 from sequifier_ray.deploy.slurm.network import address_towards, interface_of
 from sequifier_ray.deploy.slurm.plan import Plan
 from sequifier_ray.deploy.slurm.signals import StopRequest, children_of
-from sequifier_ray.errors import ClusterError, TrainingError
-
-EXIT_STOPPED = 75
-# As sequifier_ray.launch.ranks reads it.
-_EXIT_CODES = "SEQUIFIER_RAY_EXIT_CODES"
 
 
 class TorchrunNode:
     """``torchrun`` with c10d rendezvous at the head."""
 
-    def __init__(self, plan: Plan, folder: Path, name: str) -> None:
-        self._plan, self._folder, self._name = plan, folder, name
-        self._codes = folder / "exit-codes"
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan, self._folder = plan, folder
         self._request = StopRequest()
         self._agent: subprocess.Popen[bytes] | None = None
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the agent."""
         plan = self._plan
-        self._codes.mkdir()
         address = plan.head_address if plan.is_head else address_towards(plan.head_address)
-        environment = {**os.environ, _EXIT_CODES: str(self._codes)}
+        environment = dict(os.environ)
+        # c10d warns that addresses have no names, which nobody needs.
+        environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         environment.setdefault("OMP_NUM_THREADS", str(max(1, plan.n_cpus // plan.n_processes)))
         if (interface := interface_of(address)) is not None:
             environment.setdefault("GLOO_SOCKET_IFNAME", interface)
         command = [
-            *(sys.executable, "-m", "torch.distributed.run"),
+            *(sys.executable, "-m", "sequifier_ray.deploy.slurm.elastic"),
             f"--nnodes={plan.n_nodes}",
             f"--nproc-per-node={plan.n_processes}",
             f"--rdzv-id=sequifier-ray-{plan.job_id}",
@@ -60,19 +55,5 @@ class TorchrunNode:
         self._request.is_made = True
 
     def exit_code(self, code: int) -> int:
-        """The code of this node's ranks: torchrun itself ends with 1, whatever theirs are."""
-        if code == 0:
-            return 0
-        codes = [int(path.read_text()) for path in self._codes.iterdir()]
-        failures = [found for found in codes if found not in (0, EXIT_STOPPED)]
-        if failures:
-            return min(failures)
-        if self._request.told and EXIT_STOPPED in codes:
-            return EXIT_STOPPED
-        if codes:
-            # torchrun ended ranks that were well, since one on this or another node was not.
-            return TrainingError.exit_code
-        print(
-            f"error: {self._name}: torchrun ended with exit code {code} before any rank did", file=sys.stderr
-        )
-        return ClusterError.exit_code
+        """The code of this node's ranks."""
+        return code
