@@ -105,7 +105,7 @@ def _work(
         size.name: Plan(
             launcher=launcher,
             job_id=allocation.job_id,
-            is_head=size.name == allocation.head,
+            place=place,
             n_nodes=len(sizes),
             n_cpus=size.cpus,
             memory_mb=memory_mb,
@@ -116,7 +116,7 @@ def _work(
             words=tuple(task.words),
             wait_s=limits.wait_s,
         )
-        for size, memory_mb in zip(sizes, allocation.memory_mb, strict=True)
+        for place, (size, memory_mb) in enumerate(zip(sizes, allocation.memory_mb, strict=True))
     }
     each = ", ".join(f"{size.name}: {size.cpus} CPUs {size.gpus} GPUs" for size in sizes)
     tell(

@@ -46,7 +46,7 @@ def main() -> int:
     if line is None:
         return 0
     plan = Plan.from_line(line)
-    folder = job_folder(plan.job_id, os.environ.get("SLURM_NODEID", "0") if not plan.is_head else "head")
+    folder = job_folder(plan.job_id, plan.place)
     try:
         make_job_folder(folder)
         return _work(plan, folder, name, lines)

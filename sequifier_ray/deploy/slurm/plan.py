@@ -18,13 +18,13 @@ READY = "ready "
 
 @dataclass(frozen=True)
 class Plan:
-    """One node's part of a job. ``ports`` are those of the head: Ray's GCS, dashboard and client, or the
-    rendezvous of torchrun. ``token`` goes over srun's stdin and into a file of mode 600, never into an
-    environment or a command line."""
+    """One node's part of a job; ``place`` counts the nodes, 0 is the head. ``ports`` are those of the head:
+    Ray's GCS, dashboard, client and agent, or torchrun's rendezvous. ``token`` goes over srun's stdin and
+    into a file of mode 600, never into an environment or a command line."""
 
     launcher: str
     job_id: int
-    is_head: bool
+    place: int
     n_nodes: int
     n_cpus: int
     memory_mb: int | None
@@ -34,6 +34,11 @@ class Plan:
     n_processes: int
     words: tuple[str, ...]
     wait_s: float
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the others meet at this node."""
+        return self.place == 0
 
     def to_line(self) -> str:
         """The plan as one line."""
@@ -46,8 +51,9 @@ class Plan:
         return cls(**{**values, "ports": tuple(values["ports"]), "words": tuple(values["words"])})
 
 
-def job_folder(job_id: int, place: str) -> Path:
-    """Path of a job's folder on one node. Short: a socket's path may have 107 bytes, and Ray adds 64."""
+def job_folder(job_id: int, place: int | str) -> Path:
+    """Path of one node's folder of a job; nodes may share /tmp. Short: a socket's path may have 107 bytes,
+    and Ray adds 64."""
     return Path(f"/tmp/sqr-{os.getuid()}") / f"{job_id}-{place}"
 
 
