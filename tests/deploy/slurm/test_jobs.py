@@ -53,7 +53,7 @@ def test_a_torchrun_job_saves_on_the_warning_and_goes_on_in_the_queue(bed: Any, 
     assert "Traceback" not in job.log
     assert job.field("Restarts") == "1"
     assert re.search(
-        r"torchrun on node1: 1 CPUs 0 GPUs, node2: 1 CPUs 0 GPUs; head node1 at 10\.77\.0\.11", job.log
+        r"torchrun on node1: 2 CPUs 0 GPUs, node2: 2 CPUs 0 GPUs; head node1 at 10\.77\.0\.11", job.log
     )
     assert max(_losses(demo, "torchrun")) == 51
     assert bed.processes() == {}
@@ -64,8 +64,12 @@ def test_a_torchrun_job_saves_on_the_warning_and_goes_on_in_the_queue(bed: Any, 
 def test_two_ray_jobs_on_the_same_nodes_do_not_meet_and_one_goes_back_into_the_queue(
     bed: Any, demo: Path, tmp_path: Path
 ) -> None:
-    stopped = bed.submit(demo, "--nodes=2", "--nodelist=node1,node2", RAY, *_settings("stopped", 1))
-    lasting = bed.submit(demo, "--nodes=2", "--nodelist=node1,node2", RAY, *_settings("lasting", 2))
+    stopped = bed.submit(
+        demo, "--nodes=2", "--nodelist=node1,node2", "--cpus-per-task=1", RAY, *_settings("stopped", 1)
+    )
+    lasting = bed.submit(
+        demo, "--nodes=2", "--nodelist=node1,node2", "--cpus-per-task=1", RAY, *_settings("lasting", 2)
+    )
     for job in (stopped, lasting):
         job.wait_for_log("the Ray cluster of 2 nodes is up", 150)
     tokens = [_tokens(job.number) for job in (stopped, lasting)]
@@ -147,7 +151,7 @@ def test_more_processes_than_the_job_has_room_for(bed: Any, demo: Path) -> None:
     )
     assert many.end(60) == ("FAILED", "4:0")
     assert "6 workers must run" in many.log
-    assert "room for 2 (node1: 1 CPUs, 0 GPUs, node2: 1 CPUs, 0 GPUs)" in many.log
+    assert "room for 4 (node1: 2 CPUs, 0 GPUs, node2: 2 CPUs, 0 GPUs)" in many.log
     assert uneven.end(60) == ("FAILED", "2:0")
     assert "set a multiple of 2" in uneven.log
     assert "ray start" not in many.log
