@@ -3,6 +3,7 @@ ends. So nothing outlives the batch step, and nobody has to look for processes b
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import queue
@@ -22,15 +23,18 @@ from sequifier_ray.deploy.slurm.plan import (
     remove_job_folder,
 )
 from sequifier_ray.deploy.slurm.ray_node import RayNode, gpus_here
+from sequifier_ray.deploy.slurm.signals import children_of
 from sequifier_ray.deploy.slurm.torchrun_node import TorchrunNode
 from sequifier_ray.errors import SequifierRayError
 
 _GRACE_S = 15.0
 _POLL_S = 0.3
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> int:
     """Run this node's part; the exit code is that of its part, 0 when it was told to end."""
+    _adopt_orphans()
     # The batch step passes requests to stop on by stdin, at a time when they can be heard.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     lines: queue.Queue[str | None] = queue.Queue()
@@ -81,6 +85,20 @@ def _work(plan: Plan, folder: Path, name: str, lines: queue.Queue[str | None]) -
                 return part.exit_code(child.returncode)
     finally:
         _end(child)
+        _end_orphans()
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of whatever loses its own below this process, so that it can be ended by its id."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _end_orphans() -> None:
+    """End what the part has left behind: workers of Ray outlive their raylet for some seconds."""
+    while orphans := children_of(os.getpid()):
+        for pid in orphans:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
