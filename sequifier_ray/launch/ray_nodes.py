@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -17,11 +18,14 @@ def missing_nodes(address: str, names: Sequence[str], timeout_s: float) -> list[
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
     from ray.exceptions import RayError
 
+    host, _, port = address.rpartition(":")
     deadline_s = time.monotonic() + timeout_s
     missing = list(names)
     client = None
     while True:
         try:
+            # A client itself waits for half a minute where nobody answers.
+            socket.create_connection((host, int(port)), timeout=_REQUEST_S).close()
             client = client or GcsClient(address=address)
             nodes = client.get_all_node_info(timeout=_REQUEST_S).values()
             alive = {node.node_name for node in nodes if node.state == 0}

@@ -98,9 +98,10 @@ class Nodes:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for node in self.all:
             node.release()
-        deadline_s = time.monotonic() + _END_S
+        now_s = time.monotonic()
         for node in self.all:
-            node.end(deadline_s)
+            # One that never came has nothing to clear away.
+            node.end(now_s if node.facts is None else now_s + _END_S)
 
     def wait_until_ready(self, wait_s: float, is_stopped: Callable[[], bool]) -> None:
         """Return once every node runs its process, or a stop is asked for.

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 NET = "10.77.0"
@@ -141,6 +143,17 @@ class Bed:
     def set_link(self, node: str, state: str) -> None:
         """Plug a node's network in or out: up or down."""
         _run("ip", "-n", self._namespace("ctl"), "link", "set", f"v{self.nodes.index(node) + 1}", state)
+
+    @contextmanager
+    def silenced(self, node: str) -> Iterator[None]:
+        """A node whose slurmd accepts connections and says nothing."""
+        pids = [int(word) for word in _run("ip", "netns", "pids", self._namespace(node)).split()]
+        [slurmd] = [pid for pid in pids if Path(f"/proc/{pid}/cmdline").read_text().startswith("slurmd\0")]
+        os.kill(slurmd, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(slurmd, signal.SIGCONT)
 
     def processes(self) -> dict[int, str]:
         """Command lines on all nodes, without those that make up a node, by process id."""
