@@ -1,5 +1,5 @@
-"""The command line: ``make``, ``inspect``, ``preprocess``, ``train``. What is heavy is imported inside the
-commands."""
+"""The command line: ``make``, ``inspect``, ``preprocess``, ``train``, ``slurm``. What is heavy is imported
+inside the commands."""
 
 from __future__ import annotations
 

@@ -165,7 +165,9 @@ def _wait_for_cluster(
         said = waiter.communicate()[1].strip().splitlines()
     if waiter.returncode:
         raise ClusterError(said[-1].removeprefix("error: ") if said else "the Ray cluster did not form")
-    tell(f"the Ray cluster of {len(allocation.nodes)} nodes is up after {time.monotonic() - begin_s:.0f} s")
+    n_nodes = len(allocation.nodes)
+    plural = "s" * (n_nodes > 1)
+    tell(f"the Ray cluster of {n_nodes} node{plural} is up after {time.monotonic() - begin_s:.0f} s")
     return True
 
 
