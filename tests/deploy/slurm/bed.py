@@ -108,17 +108,20 @@ class Bed:
         )
 
     def stop(self) -> None:
-        """Cancel all jobs, then end every process and namespace of the bed."""
-        for job in self.control("squeue", "-h", "-o", "%i").split():
-            self.control("scancel", job)
-        wait_for(lambda: not self.control("squeue", "-h").strip(), 30)
+        """Cancel all jobs, then end every process and namespace of the bed, also of one half up."""
+        pid_files = [self.folder / "slurmctld.pid", self.folder / "munge" / "pid"]
+        if pid_files[0].exists():
+            for job in self.control("squeue", "-h", "-o", "%i").split():
+                self.control("scancel", job)
+            wait_for(lambda: not self.control("squeue", "-h").strip(), 30)
         for host in self._hosts.values():
             host.kill()
             host.wait()
-        for path in (self.folder / "slurmctld.pid", self.folder / "munge" / "pid"):
-            _end(int(path.read_text()))
+        for path in pid_files:
+            if path.exists():
+                _end(int(path.read_text()))
         for name in (*self._namespaces(), self._namespace("ctl")):
-            subprocess.run(["ip", "netns", "del", name], check=False)
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
             shutil.rmtree(f"/etc/netns/{name}", ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
