@@ -111,9 +111,7 @@ class Bed:
         """Cancel all jobs, then end every process and namespace of the bed, also of one half up."""
         pid_files = [self.folder / "slurmctld.pid", self.folder / "munge" / "pid"]
         if pid_files[0].exists():
-            for job in self.control("squeue", "-h", "-o", "%i").split():
-                self.control("scancel", job)
-            wait_for(lambda: not self.control("squeue", "-h").strip(), 30)
+            self.cancel_jobs()
         for host in self._hosts.values():
             host.kill()
             host.wait()
@@ -124,6 +122,12 @@ class Bed:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
             shutil.rmtree(f"/etc/netns/{name}", ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def cancel_jobs(self) -> None:
+        """End all jobs; a test that failed must not hold the nodes of the next."""
+        for job in self.control("squeue", "-h", "-o", "%i").split():
+            self.control("scancel", job)
+        wait_for(lambda: not self.control("squeue", "-h").strip(), 60)
 
     def control(self, *words: str, folder: Path | None = None) -> str:
         """What a command prints where Slurm's users and its controller are."""

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ _spec.loader.exec_module(bed_module)
 
 
 @pytest.fixture(scope="session")
-def bed() -> Iterator[object]:
+def running_bed() -> Iterator[Any]:
     """Three nodes of two CPUs."""
     if (lack := bed_module.lacking()) is not None:
         pytest.skip(f"Slurm tests: {lack}")
@@ -31,6 +32,13 @@ def bed() -> Iterator[object]:
         yield running
     finally:
         running.stop()
+
+
+@pytest.fixture
+def bed(running_bed: Any) -> Iterator[Any]:
+    """The Slurm, without jobs of other tests."""
+    yield running_bed
+    running_bed.cancel_jobs()
 
 
 @pytest.fixture(scope="session")
