@@ -1,5 +1,5 @@
-"""The command line: ``make``, ``inspect``, ``preprocess``, ``train``, ``submit``. What is heavy is imported
-inside the commands."""
+"""The command line: ``make``, ``inspect``, ``preprocess``, ``train``, ``submit``, ``slurm``. What is heavy is
+imported inside the commands."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from sequifier_ray.deploy.slurm.commands import app as slurm_app
 
 if TYPE_CHECKING:
     from sequifier_ray.preprocess.pipeline import PreprocessSummary
@@ -27,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(slurm_app, name="slurm")
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
 Randomize = Annotated[
     bool, typer.Option("--randomize", help="Use a random seed instead of the configured one.")

@@ -1,0 +1,182 @@
+"""What a job is made of, without Slurm: words, addresses, ports, folders, signals, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sequifier_ray.cli import main
+from sequifier_ray.deploy.slurm import elastic, network, plan, ray_node
+from sequifier_ray.deploy.slurm.allocation import read_allocation
+from sequifier_ray.deploy.slurm.signals import StopRequest, catches_stop
+from sequifier_ray.deploy.slurm.task import RESUME, go_on, read_task
+from sequifier_ray.errors import ClusterError, ConfigError
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The demo's configuration, and the current directory in it."""
+    assert main(["make", str(tmp_path / "project"), "--demo"]) == 0
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "project"
+
+
+def test_outside_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match=r"SLURM_JOB_ID is not set; submit with `sbatch train-ray\.sbatch"):
+        read_allocation({})
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", "train --config-path configs/train.yaml"),
+        ("configs/train.yaml --set seed=3", "train --config-path configs/train.yaml --set seed=3"),
+        ("train --set seed=3", "train --config-path configs/train.yaml --set seed=3"),
+        ("preprocess configs/preprocess.yaml", "preprocess --config-path configs/preprocess.yaml"),
+    ],
+)
+def test_words_after_the_script(words: str, expected: str, project: Path) -> None:
+    task = read_task(words.split(), "ray")
+    assert " ".join(task.words) == expected
+    assert (task.config is not None) == (task.verb == "train")
+
+
+@pytest.mark.parametrize(
+    ("words", "launcher", "text"),
+    [
+        ("preprocess", "torchrun", "the torchrun script trains; for `preprocess` submit train-ray.sbatch"),
+        ("configs/train.yaml --launcher ray", "ray", "--launcher is not for a Slurm job: the script sets it"),
+        ("configs/train.yaml --address=auto", "ray", "--address is not for a Slurm job"),
+        ("configs/none.yaml", "ray", "none.yaml"),
+        ("preprocess --set window_length=0", "ray", "window_length"),
+    ],
+)
+def test_words_that_are_refused(words: str, launcher: str, text: str, project: Path) -> None:
+    with pytest.raises(ConfigError, match=text):
+        read_task(words.split(), launcher)
+
+
+def test_a_job_started_again_goes_on_from_its_own_checkpoints_only(project: Path) -> None:
+    path = project / "configs" / "train.yaml"
+    values = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**values, "model_name": "again"}))
+    step = project / "checkpoints" / "again" / "step-00000007"
+    step.mkdir(parents=True)
+    (step / "state.json").write_text(json.dumps({"run_started_s": 5.0}))
+    task = read_task([], "ray")
+    told: list[str] = []
+    assert go_on(task, 12, 0, told.append) == task
+    assert told == []
+    # An earlier run's checkpoint is not this job's.
+    assert go_on(task, 12, 1, told.append) == task
+    assert told.pop().startswith("start 2 of this job: it has no checkpoint yet")
+    (step / "state.json").write_text(json.dumps({"run_started_s": 1e11}))
+    assert go_on(task, 12, 2, told.append).options[-2:] == ("--set", RESUME)
+    assert told.pop().startswith("start 3 of this job: goes on from its newest checkpoint")
+
+
+def test_loopback_addresses_are_no_way_to_another_node() -> None:
+    with pytest.raises(ClusterError, match=r"node a sees b at the loopback address 127\.0\.0\.2"):
+        network.address_between("a", [("b", "127.0.0.2")])
+    assert network.address_between("a", [])
+    assert network.interface_of("127.0.0.1") == "lo"
+    assert network.interface_of("192.0.2.77") is None
+
+
+def test_a_node_whose_address_nobody_knows() -> None:
+    with pytest.raises(ClusterError, match=r"cannot find the address of no-such-node\.invalid"):
+        network.resolve("no-such-node.invalid")
+
+
+def test_ports_in_use_are_passed_over_and_jobs_have_places_of_their_own() -> None:
+    first = network.free_ports(70001, 4)
+    assert network.LOWEST_PORT <= first[0] < first[-1] < network.HIGHEST_PORT
+    with socket.create_server(("127.0.0.1", first[2])):
+        second = network.free_ports(70001, 4)
+    assert set(first).isdisjoint(second)
+    assert set(first).isdisjoint(network.free_ports(70002, 4))
+    assert network.free_ports(70001, 4) == first
+
+
+def test_a_job_folder_is_its_user_s_alone_and_short() -> None:
+    folder = plan.job_folder(99999999, 9999)
+    # Ray adds session_<date>_<time>_<microseconds>_<pid>/sockets/plasma_store to it.
+    assert len(str(folder)) + 64 + len("4294967295") <= 107
+    plan.make_job_folder(folder)
+    try:
+        (folder / "left-over").touch()
+        plan.make_job_folder(folder)
+        assert list(folder.iterdir()) == []
+        token = plan.write_token(folder, "secret")
+        assert stat.S_IMODE(token.stat().st_mode) == 0o600
+        assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+    finally:
+        plan.remove_job_folder(folder)
+    assert not folder.exists()
+
+
+def test_a_job_folder_in_a_place_that_others_can_enter(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir(mode=0o755)
+    with pytest.raises(ClusterError, match=r"open is not this user's alone \(owner \d+, mode 755\)"):
+        plan.make_job_folder(tmp_path / "open" / "1-0")
+
+
+def test_ray_gets_the_job_s_memory_and_the_rest_of_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, memory = ray_node.memory_shares(1000, 2)
+    assert store + memory == 1000 << 20
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "another's")
+    environment = ray_node.ray_environment(Path("/tmp/token"))
+    assert "RAY_ADDRESS" not in environment
+    assert "RAY_AUTH_TOKEN" not in environment
+    assert (environment["RAY_AUTH_MODE"], environment["RAY_AUTH_TOKEN_PATH"]) == ("token", "/tmp/token")
+
+
+def test_a_request_to_stop_waits_until_it_can_be_heard_and_comes_once() -> None:
+    program = (
+        "import signal, sys, time; sys.stdin.readline(); heard = [];"
+        "signal.signal(signal.SIGUSR1, lambda *_: heard.append(1)); print('ready', flush=True);"
+        "sys.stdin.readline(); print(len(heard))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        request = StopRequest()
+        request.is_made = True
+        assert not catches_stop(child.pid)
+        request.pass_on([child.pid])
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "ready\n"
+        for _ in range(3):
+            request.pass_on([child.pid])
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "1\n"
+    assert child.returncode == 0
+    assert not catches_stop(child.pid)
+
+
+@pytest.mark.parametrize(("codes", "code"), [([5, 3], 3), ([75, 75], 75), ([75, -signal.SIGKILL], 5)])
+def test_one_exit_code_for_several_ranks(codes: list[int], code: int) -> None:
+    assert elastic.exit_code(codes) == code
+
+
+def test_missing_nodes_are_named() -> None:
+    words = [sys.executable, "-m", "sequifier_ray.launch.ray_nodes", "127.0.0.1:1", "1", "node1", "node2"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env={**os.environ})
+    assert done.returncode == 4
+    assert done.stderr.splitlines()[-1] == (
+        "error: not in the Ray cluster at 127.0.0.1:1 after 1 s: node1, node2 (of node1, node2)"
+    )

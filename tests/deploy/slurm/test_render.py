@@ -1,0 +1,143 @@
+"""The batch scripts: the shipped ones, and those for a user's own numbers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sequifier_ray.cli import main
+
+SCRIPTS = Path(__file__).parents[3] / "deploy" / "slurm"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The demo's configuration, and the current directory in it."""
+    assert main(["make", str(tmp_path / "project"), "--demo"]) == 0
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "project"
+
+
+def _configure(project: Path, world_size: int, device: str = "cpu", **ray: object) -> None:
+    path = project / "configs" / "train.yaml"
+    values = yaml.safe_load(path.read_text())
+    values["device"] = device
+    values["global_training"]["backend"] = "nccl" if device == "cuda" else "gloo"
+    values["global_training"]["world_size"] = world_size
+    values["ray"] = ray
+    path.write_text(yaml.safe_dump(values))
+
+
+def _render(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main(["slurm", "render", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("launcher", ["ray", "torchrun"])
+def test_the_shipped_script_is_what_render_prints(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = (SCRIPTS / f"train-{launcher}.sbatch").read_text()
+    command = re.search(r"^#     sequifier-ray slurm render (.*)$", shipped, re.MULTILINE)
+    assert command is not None
+    code, script, note = _render(capsys, *command.group(1).split())
+    assert code == 0
+    assert script == shipped
+    assert note == "note: there is no configs/train.yaml here, so world_size is not checked\n"
+
+
+@pytest.mark.parametrize("launcher", ["ray", "torchrun"])
+def test_a_script_for_gpus(launcher: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _configure(project, 8, "cuda")
+    code, script, note = _render(
+        capsys,
+        *("--nodes", "2", "--gpus-per-node", "4", "--time", "1-12:00:00", "--launcher", launcher),
+        *("--partition", "gpu", "--account", "team_1", "--mem", "200G"),
+    )
+    assert (code, note) == (0, "")
+    lines = [line for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert lines == [
+        "#SBATCH --job-name=sequifier-ray",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --cpus-per-task=32",
+        "#SBATCH --gpus-per-node=4",
+        "#SBATCH --mem=200G",
+        "#SBATCH --time=1-12:00:00",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --account=team_1",
+        "#SBATCH --output=slurm-%j.out",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --signal=B:USR1@120",
+        "#SBATCH --requeue",
+    ]
+    assert script.splitlines()[-1] == f'exec sequifier-ray slurm run --launcher {launcher} -- "$@"'
+    (project / "job.sbatch").write_text(script)
+    subprocess.run(["bash", "-n", str(project / "job.sbatch")], check=True)
+    if shutil.which("shellcheck"):
+        subprocess.run(["shellcheck", str(project / "job.sbatch")], check=True)
+
+
+def test_without_gpus_a_process_has_a_cpu(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _configure(project, 5)
+    assert "#SBATCH --cpus-per-task=3\n" in _render(capsys, "--nodes", "2")[1]
+    assert "#SBATCH --cpus-per-task=7\n" in _render(capsys, "--nodes", "2", "--cpus-per-node", "7")[1]
+
+
+def test_workers_that_share_a_gpu(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _configure(project, 8, "cuda", resources_per_worker={"GPU": 0.5})
+    assert _render(capsys, "--nodes", "2", "--gpus-per-node", "2")[0] == 0
+
+
+REFUSALS = [
+    (
+        ("cuda", 2),
+        "--nodes 2 --gpus-per-node 4",
+        "global_training.world_size is 2 and 2 × 4 GPUs have room for 8 processes; set world_size: 8, or "
+        "other --nodes and --gpus-per-node",
+    ),
+    (("cuda", 2), "--nodes 2", "device is cuda in the configuration and --gpus-per-node is 0"),
+    (
+        ("cpu", 2),
+        "--nodes 2 --gpus-per-node 4",
+        "device is cpu in the configuration and --gpus-per-node 4 would stay idle",
+    ),
+    (
+        ("cpu", 9),
+        "--nodes 2 --cpus-per-node 4",
+        "9 workers must run (global_training.world_size 9) and the job has room for 8",
+    ),
+    (
+        ("cpu", 3),
+        "--nodes 2 --launcher torchrun",
+        "global_training.world_size is 3 and torchrun starts equally many processes on each of 2 nodes",
+    ),
+    (("cpu", 2), "--nodes 0", "--nodes: found 0; allowed: 1 or more"),
+    (("cpu", 2), "--launcher mpi", '--launcher: "mpi" is none of ray, torchrun'),
+    (("cpu", 2), "--time tomorrow", '--time: found "tomorrow"; allowed: minutes, hours:minutes:seconds'),
+    (("cpu", 2), "--mem much", '--mem: found "much"; allowed: a number and K, M, G or T'),
+    (("cpu", 2), "--partition=a;b", '--partition: found "a;b"; allowed: one word'),
+]
+
+
+@pytest.mark.parametrize(("configured", "options", "text"), REFUSALS)
+def test_numbers_that_cannot_be(
+    configured: tuple[str, int],
+    options: str,
+    text: str,
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _configure(project, configured[1], configured[0])
+    code, script, error = _render(capsys, *options.split())
+    assert code == (4 if "must run" in text else 2)
+    assert script == ""
+    assert f"error: {text}" in error
