@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +21,7 @@ from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.errors import ClusterError, ConfigError
 
 _ADDRESS_KEY = "sequifier-ray/store-port"
+_LAUNCH_KEY = "sequifier-ray/launch"
 _CONNECT_TIMEOUT = timedelta(seconds=3)
 _NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -82,6 +84,9 @@ def device_for(config: TrainConfig, local_rank: int) -> torch.device:
             "needs one of its own; "
             "start fewer processes per node, or set device: cpu"
         )
+    if config.global_training.enforce_determinism:
+        # cuBLAS reads it when it starts.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
@@ -103,8 +108,9 @@ def open_process_group(config: TrainConfig, rank: int, world_size: int, init_met
     )
 
 
-def join_torchrun_group(config: TrainConfig, ranks: TorchrunRanks) -> None:
-    """Join the process group of torchrun's ranks, over a store that is as new as they are.
+def join_torchrun_group(config: TrainConfig, ranks: TorchrunRanks) -> str:
+    """Join the process group of torchrun's ranks, over a store that is as new as they are; returns a name for
+    all starts of these agents.
 
     The agents keep theirs when they start the ranks again, and addresses of the dead in it make some wait
     for ever (torch 2.13): so rank 0 opens another one, and leaves its address in theirs.
@@ -113,6 +119,7 @@ def join_torchrun_group(config: TrainConfig, ranks: TorchrunRanks) -> None:
     kinds: Any = dist  # the stubs lack these names
     agents, _, _ = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
     host = os.environ["MASTER_ADDR"]
+    launch_id: bytes = agents.compare_set(_LAUNCH_KEY, "", uuid.uuid4().hex)
     if ranks.rank == 0:
         store = kinds.TCPStore(host, 0, ranks.world_size, True, timeout, wait_for_workers=False)
         agents.set(_ADDRESS_KEY, str(store.port))
@@ -121,6 +128,7 @@ def join_torchrun_group(config: TrainConfig, ranks: TorchrunRanks) -> None:
     dist.init_process_group(
         group_backend(config), store=store, rank=ranks.rank, world_size=ranks.world_size, timeout=timeout
     )
+    return launch_id.decode()
 
 
 def _connect(agents: Any, host: str, world_size: int, timeout: timedelta) -> Any:

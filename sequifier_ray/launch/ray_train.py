@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import traceback
+import uuid
 from typing import Any
 
 from sequifier_ray import storage
@@ -57,6 +58,7 @@ def run(config: TrainConfig, console: Console, address: str | None) -> dict[str,
             "config": config.model_dump(mode="json"),
             "hub": hub,
             "launched_at_s": launched_at_s,
+            "launch_id": uuid.uuid4().hex,
             "ledger": ledger_folder(),
         }
         trainer = _trainer(config, parcel)
@@ -118,9 +120,12 @@ def _missing(config: TrainConfig) -> str:
 
 
 def _lacks(config: TrainConfig, missing: str) -> ClusterError:
+    smallest = config.ray.min_world_size
+    size = f"ray.min_world_size {smallest}" if smallest else f"world_size {config.global_training.world_size}"
     return ClusterError(
-        f"the Ray cluster lacks resources: world_size {config.global_training.world_size} needs {missing}; "
-        "add nodes, lower global_training.world_size, or change ray.resources_per_worker"
+        f"the Ray cluster lacks resources: {size} needs {missing}; add nodes, lower "
+        f"{'ray.min_world_size' if smallest else 'global_training.world_size'}, or change "
+        "ray.resources_per_worker"
     )
 
 
@@ -138,8 +143,6 @@ def _trainer(config: TrainConfig, parcel: dict[str, Any]) -> Any:
     smallest = config.ray.min_world_size
     variables = {name: os.environ[name] for name in storage.ENVIRONMENT if name in os.environ}
     variables |= {"OMP_NUM_THREADS": str(max(1, int(per_worker.get("CPU", 1))))}
-    if config.global_training.enforce_determinism:
-        variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     return TorchTrainer(
         train_worker,
         train_loop_config=parcel,
@@ -236,7 +239,15 @@ def _ray_failure(config: TrainConfig, outcome: dict[str, Any], echo: Failure | N
     error = outcome.get("error")
     if error is None:
         return TrainingError("Ray Train ended without a result; look into Ray's session logs")
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    failure = TrainingError(f"Ray Train gave up: {first}")
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if type(error).__name__ == "ControllerError":
+        # Not the training failed, but the start of its workers, again and again.
+        needed = ", ".join(f"{amount:g} {name}" for name, amount in _needed(config).items())
+        failure: Exception = ClusterError(
+            f"Ray could not start the workers ({lines[-1] if lines else 'no reason given'}); they need "
+            f"{needed}, which other jobs may hold, or no single node has: look at `ray status`"
+        )
+    else:
+        failure = TrainingError(f"Ray Train gave up: {lines[0] if lines else type(error).__name__}")
     failure.__cause__ = error
     return failure

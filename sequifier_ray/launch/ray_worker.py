@@ -42,6 +42,7 @@ def train_worker(parcel: dict[str, Any]) -> None:
             launcher="ray",
             launched_at_s=parcel["launched_at_s"],
             restarts=restarts,
+            launch_id=parcel["launch_id"],
             report=link.report,
             stop_requested=stop,
             save_requested=save,

@@ -32,8 +32,8 @@ _STOPPED_LINE = "stopped on request at step"
 def submit(words: Sequence[str], address: str | None, variables: Sequence[str], job_id: str | None) -> int:
     """Run ``sequifier-ray <words>`` as a job, show its log, return the exit code that it ended with.
 
-    Started in the project's folder: what is sent are the YAML files of the folder that the configuration lies
-    in. ``variables`` are names of environment variables to pass on. A first ^C or SIGTERM stops the job, which
+    Started in the project's folder: it sends the YAML files of the folder that the configuration lies in.
+    ``variables`` are names of environment variables to pass on. A first ^C or SIGTERM stops the job, which
     saves a checkpoint; a second one ends only this process.
 
     Raises:

@@ -50,9 +50,10 @@ def run(config: TrainConfig, console: Console) -> dict[str, Any]:
                 f"{wanted}: "
                 f"{ranks.world_size} it is, and an update takes {ranks.world_size} × batch_size samples"
             )
-    with StopSignals() as signals:
+    # The batch system signals every process, and torchrun passes its own signal on: two are one request.
+    with StopSignals(ends_on_second=False) as signals:
         device = device_for(config, ranks.local_rank)
-        join_torchrun_group(config, ranks)
+        launch_id = join_torchrun_group(config, ranks)
         try:
             context = WorkerContext(
                 rank=ranks.rank,
@@ -61,6 +62,7 @@ def run(config: TrainConfig, console: Console) -> dict[str, Any]:
                 launcher="torchrun",
                 launched_at_s=launched_at_s,
                 restarts=ranks.restarts,
+                launch_id=launch_id,
                 report=console.show,
                 stop_requested=signals.is_requested,
                 applied=keep_ledger(ranks.rank, ledger_folder()),

@@ -30,7 +30,7 @@ from sequifier_ray.train.parallel import Strategy
 from sequifier_ray.train.state import STATE_FORMAT, STATE_VERSION, TrainState
 from sequifier_ray.train.worker import is_peer_loss
 
-_STEP = re.compile(r"step-(\d+)")
+_STEP = re.compile(r"step-\d+(-[0-9a-f]{8})?")
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,11 @@ class StepFolders:
                     on_damaged(f"{path} is passed over: {problem}")
         return sorted(steps, key=lambda step: step.age_key)
 
-    def path_of(self, update: int) -> str:
-        """Folder of the step after ``update`` updates."""
-        return storage.join(self.folder, f"step-{update:08d}")
+    def path_of(self, update: int, run_id: str) -> str:
+        """Folder for the step after ``update`` updates of a run; another run's of that name is left alone."""
+        path = storage.join(self.folder, f"step-{update:08d}")
+        state = _read_state(path)[1]
+        return path if state is None or state.run_id == run_id else f"{path}-{run_id[:8]}"
 
     def prune(self, run_id: str, note: Callable[[str], None]) -> None:
         """Delete steps of this run beyond the newest ``keep`` and its best one; other runs' stay."""
@@ -103,15 +105,15 @@ def _read_state(path: str) -> tuple[str, TrainState | None]:
         return "it has no state.json", None
     try:
         values = json.loads(storage.read_text(manifest))
-    except json.JSONDecodeError as error:
-        return f"state.json cannot be read ({error})", None
-    if values.get("format") != STATE_FORMAT or values.get("version") != STATE_VERSION:
-        return f"state.json has format {values.get('format')} version {values.get('version')}", None
-    for name, n_bytes in values["files"].items():
-        found = storage.file_bytes(storage.join(path, name))
-        if found != n_bytes:
-            return f"{name} has {found} bytes instead of {n_bytes}", None
-    return "", TrainState.from_json(values)
+        if (values["format"], values["version"]) != (STATE_FORMAT, STATE_VERSION):
+            return f"state.json has format {values['format']} version {values['version']}", None
+        for name, n_bytes in values["files"].items():
+            found = storage.file_bytes(storage.join(path, name))
+            if found != n_bytes:
+                return f"{name} has {found} bytes instead of {n_bytes}", None
+        return "", TrainState.from_json(values)
+    except (DataError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return f"state.json cannot be read ({type(error).__name__}: {error})", None
 
 
 def write(
@@ -131,21 +133,9 @@ def write(
         TrainingError: the storage did not take it; earlier steps are untouched.
         RuntimeError: another rank is gone.
     """
-    target = folders.path_of(state.update)
+    target = _make_folder(folders, state, strategy, group, note)
     partial = storage.unpublished(target)
-    problem = None
-    if strategy.rank == 0:
-        try:
-            folders.delete_partial(note)
-            storage.delete_folder(partial)
-            storage.make_folder(partial)
-        except DataError as error:
-            problem = str(error)
-    if (problem := strategy.from_lead(problem, group)) is not None:
-        raise TrainingError(_not_written(target, problem))
     try:
-        # Each rank: one that sees what rank 0 made only later must not look for it in vain.
-        storage.make_folder(partial)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             state_dict_saver.save(
@@ -164,7 +154,40 @@ def write(
             _delete(partial, note)
         raise TrainingError(_not_written(target, cause)) from error
     if strategy.rank == 0:
-        folders.prune(state.run_id, note)
+        try:
+            folders.prune(state.run_id, note)
+        except DataError as error:
+            note(f"earlier checkpoints could not be looked through ({error}); they stay")
+    return target
+
+
+def _make_folder(
+    folders: StepFolders, state: TrainState, strategy: Strategy, group: Any, note: Callable[[str], None]
+) -> str:
+    """The folder that a step will have, with the one to write it in there on every rank.
+
+    Raises:
+        TrainingError: on every rank, if it cannot be made on one of them.
+    """
+    target: str = ""
+    problem: str | None = None
+    if strategy.rank == 0:
+        try:
+            target = folders.path_of(state.update, state.run_id)
+            folders.delete_partial(note)
+            storage.delete_folder(storage.unpublished(target))
+        except DataError as error:
+            problem = str(error)
+    target, problem = strategy.from_lead((target, problem), group)
+    if problem is None:
+        try:
+            # Each rank: one that sees what rank 0 made only later must not look for it in vain.
+            storage.make_folder(storage.unpublished(target))
+        except DataError as error:
+            problem = f"rank {strategy.rank}: {error}"
+        problem = next(filter(None, strategy.gather_objects(problem, group)), None)
+    if problem is not None:
+        raise TrainingError(_not_written(target or folders.folder, problem))
     return target
 
 
@@ -205,6 +228,7 @@ def load(step: SavedStep, model: nn.Module, optimizer: torch.optim.Optimizer, st
     plain = strategy.unwrap(model)
     weights, moments = get_state_dict(plain, optimizer)
     _check_shapes(step.path, weights)
+    _check_optimizer(step.path, moments)
     contents: dict[str, Any] = {"model": weights, "optimizer": moments}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -213,6 +237,20 @@ def load(step: SavedStep, model: nn.Module, optimizer: torch.optim.Optimizer, st
         )
         set_state_dict(
             plain, optimizer, model_state_dict=contents["model"], optim_state_dict=contents["optimizer"]
+        )
+
+
+def _check_optimizer(path: str, moments: dict[str, Any]) -> None:
+    """Another optimizer keeps other things of every parameter."""
+    entries = step_files.reader(path).read_metadata().state_dict_metadata
+    saved = {name.rsplit(".", 1)[1] for name in entries if name.startswith("optimizer.state.")}
+    wanted = {name for values in moments["state"].values() for name in values}
+    if saved != wanted:
+        raise ConfigError(
+            f"the checkpoint {path} was made with another optimizer: of every parameter it keeps "
+            f"{', '.join(sorted(saved)) or 'nothing'}, and global_training.optimizer needs "
+            f"{', '.join(sorted(wanted)) or 'nothing'}; use the optimizer it was trained with, or start anew "
+            "with resume: {policy: never}"
         )
 
 

@@ -15,7 +15,7 @@ from sequifier_ray.data.loader import ShardLoader, Update
 from sequifier_ray.data.order import EpochOrder, Plan
 from sequifier_ray.errors import TrainingError
 from sequifier_ray.train.evaluate import evaluate
-from sequifier_ray.train.export import export_model
+from sequifier_ray.train.export import export_model, withdraw_model
 from sequifier_ray.train.heartbeat import Heartbeat
 from sequifier_ray.train.optim import schedule_state, step_on_epoch
 from sequifier_ray.train.preflight import samples_per_update
@@ -52,7 +52,7 @@ def _run(session: Session) -> dict[str, Any]:
         session.saver.finish()
         how = _how_to_go_on(session.config)
         session.context.line(f"stopped on request at step {session.state.update}; {how}")
-        return recorder.summary("stopped", {})
+        return recorder.summary("stopped")
 
 
 def _name_the_silent(
@@ -125,7 +125,6 @@ def train_epoch(session: Session, recorder: Recorder, clock: SaveClock) -> bool:
                 return False
             if save_now:
                 save(session, recorder)
-                clock.saved()
     recorder.throughput.pause()
     return True
 
@@ -142,8 +141,7 @@ def stop_at_last_good(session: Session, recorder: Recorder, number: int) -> NoRe
         f"the gradient of update {number} is not finite and training stopped (global_training.non_finite: "
         f"stop). "
         f"The checkpoint of step {session.state.update} holds the last good weights; lower learning_rate, "
-        f"set "
-        "gradient_clip, look for extreme values, or set non_finite: skip"
+        f"set gradient_clip, look for extreme values, or set non_finite: skip"
     ).on_every_rank()
 
 
@@ -160,13 +158,16 @@ def _announced(
         for batches in loader:
             number += 1
             save_now = context.save_requested() or (context.is_lead and clock.is_due(number))
+            if save_now:
+                clock.saved()
             flags = torch.tensor([context.stop_requested(), save_now])
             following = (batches, announce(session.objective, session.strategy, batches.micro_batches, flags))
-            if waiting is not None:
-                yield waiting
-            waiting = following
+            ready, waiting = waiting, following
+            if ready is not None:
+                yield ready
         if waiting is not None:
-            yield waiting
+            ready, waiting = waiting, None
+            yield ready
     finally:
         # A run that stops leaves no collective half done.
         if waiting is not None:
@@ -235,14 +236,22 @@ def finish(session: Session, recorder: Recorder) -> dict[str, Any]:
     recorder.throughput.pause()
     session.heartbeat.note("exporting the model", session.state.update)
     session.saver.finish()
-    models: dict[str, str] = {}
-    if session.context.is_lead:
-        own = [s for s in session.folders.complete() if s.state.run_id == session.state.run_id]
-        best = [s for s in own if s.state.update == own[-1].state.best_update]
-        for suffix, step in (("last", own[-1]), *(("best", step) for step in best)):
-            models[suffix] = export_model(session.config, session.ground.description, step, suffix)
-        session.folders.delete_other_runs(session.state.run_id, session.context.warn)
-    return recorder.summary("done", models)
+    return recorder.summary("done", lambda: _export(session))
+
+
+def _export(session: Session) -> dict[str, str]:
+    """The folders of the models of this run; those of an earlier one are gone."""
+    own = [s for s in session.folders.complete() if s.state.run_id == session.state.run_id]
+    best = [s for s in own if s.state.update == own[-1].state.best_update]
+    models = {}
+    for suffix, step in (("last", own[-1]), *(("best", step) for step in best)):
+        models[suffix] = export_model(session.config, session.ground.description, step, suffix)
+    if not best:
+        withdraw_model(session.config, "best")
+        if session.config.evaluation:
+            session.context.warn("the checkpoint of the best validation loss is not there: no best model")
+    session.folders.delete_other_runs(session.state.run_id, session.context.warn)
+    return models
 
 
 def _open_loader(session: Session) -> ShardLoader:

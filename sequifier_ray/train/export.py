@@ -33,6 +33,11 @@ def export_model(config: TrainConfig, description: DatasetDescription, step: Sav
     return target
 
 
+def withdraw_model(config: TrainConfig, suffix: str) -> None:
+    """Delete an earlier run's export of which this run has none."""
+    storage.delete_folder(config.resolve(f"models/{config.model_name}-{suffix}"))
+
+
 def _describe(config: TrainConfig, description: DatasetDescription, step: SavedStep) -> dict[str, Any]:
     return {
         "format": MODEL_FORMAT,

@@ -83,6 +83,17 @@ def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer) -> LR
     return scheduler
 
 
+def scale_rates(optimizer: torch.optim.Optimizer, scheduler: LRScheduler, factor: float) -> None:
+    """Scale the present learning rate of every group and what its schedule goes out from."""
+    for group in optimizer.param_groups:
+        for name in ("lr", "initial_lr", "max_lr", "min_lr"):
+            if name in group:
+                group[name] *= factor
+    for name in ("base_lrs", "_last_lr"):
+        if hasattr(scheduler, name):
+            setattr(scheduler, name, [rate * factor for rate in getattr(scheduler, name)])
+
+
 def check_names(config: TrainConfig) -> None:
     """Build optimizer and schedule over small parameters and step once: mistakes show before workers start.
 

@@ -93,12 +93,13 @@ class Strategy:
 
         return finish
 
-    def gather_objects(self, value: Any) -> list[Any]:
-        """Every rank's small picklable ``value``, in the order of ranks."""
+    def gather_objects(self, value: Any, group: Any = None) -> list[Any]:
+        """Every rank's small picklable ``value``, in the order of ranks. Over ``group``, or that of the
+        training."""
         if self.world_size == 1:
             return [value]
         gathered: list[Any] = [None] * self.world_size
-        dist.all_gather_object(gathered, value)
+        dist.all_gather_object(gathered, value, group)
         return gathered
 
     def from_lead(self, value: Any, group: Any = None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -40,6 +41,7 @@ class Recorder:
         # Real and repeated samples of the epoch under way, this rank's share.
         self._samples_of_epoch = [_done_before(session), 0]
         self.skipped_updates = 0
+        self._lost_figures = False
         self._updates_per_epoch = Plan.start(
             session.ground.train.n_samples, session.state.data_streams, samples_per_update(session.config)
         ).updates_left
@@ -151,11 +153,13 @@ class Recorder:
             f"({'; '.join(parts)})"
         )
 
-    def summary(self, status: str, models: dict[str, str]) -> dict[str, Any]:
-        """The figures of the whole run; written to summary.json by rank 0. All ranks take part."""
+    def summary(self, status: str, export: Callable[[], dict[str, str]] = dict) -> dict[str, Any]:
+        """The figures of the whole run; written to summary.json by rank 0. All ranks take part, and rank 0
+        exports models last: nobody waits for that."""
         session = self.session
         state = session.state
         peaks = session.strategy.gather_objects(peak_rss_bytes())
+        models = export() if session.context.is_lead else {}
         real, padded = state.epoch_samples or (None, None)
         rate = self.throughput.rate()
         summary = {
@@ -192,8 +196,14 @@ class Recorder:
             self._file.publish()
 
     def _write(self, kind: str, **values: Any) -> None:
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._file.write(kind, **values)
+        except OSError as error:
+            if not self._lost_figures:
+                self.session.context.warn(f"metrics.jsonl misses figures from here on ({error})")
+            self._lost_figures = True
 
 
 def _done_before(session: Session) -> int:

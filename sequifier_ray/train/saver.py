@@ -58,7 +58,14 @@ class Saver:
         self.wait()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            weights, moments = get_state_dict(self._strategy.unwrap(model), optimizer)
+            plain = self._strategy.unwrap(model)
+            if not optimizer.state:
+                # torch fills an empty state by a step without effect, which would count as one.
+                get_state_dict(plain, optimizer)
+                for values in optimizer.state.values():
+                    if "step" in values:
+                        values["step"].zero_()
+            weights, moments = get_state_dict(plain, optimizer)
             stager = DefaultStager(_COPIES)
             contents = stager.stage({"model": weights, "optimizer": moments})
             stager.close()

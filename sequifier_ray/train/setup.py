@@ -21,7 +21,7 @@ from sequifier_ray.train import checkpoint
 from sequifier_ray.train.checkpoint import SavedStep, StepFolders
 from sequifier_ray.train.handshake import survey_together
 from sequifier_ray.train.heartbeat import Heartbeat
-from sequifier_ray.train.optim import build_optimizer, build_scheduler
+from sequifier_ray.train.optim import build_optimizer, build_scheduler, scale_rates
 from sequifier_ray.train.parallel import Strategy, choose_strategy
 from sequifier_ray.train.preflight import Ground, choose_resume, folders
 from sequifier_ray.train.saver import Saver
@@ -72,6 +72,7 @@ def set_up(config: TrainConfig, context: WorkerContext, heartbeat: Heartbeat) ->
     if step is not None:
         checkpoint.load(step, model, optimizer, strategy)
         scheduler.load_state_dict(step.state.scheduler)
+        _take_learning_rate(config, context, step.state, optimizer, scheduler)
         context.line(f"resuming from step {step.state.update} ({step.path})")
     else:
         context.line("no checkpoint to resume from: starting at step 0")
@@ -92,6 +93,23 @@ def set_up(config: TrainConfig, context: WorkerContext, heartbeat: Heartbeat) ->
         resumed_at,
         strategy.from_lead(time.time_ns()),
         heartbeat,
+    )
+
+
+def _take_learning_rate(
+    config: TrainConfig,
+    context: WorkerContext,
+    saved: TrainState,
+    optimizer: torch.optim.Optimizer,
+    scheduler: LRScheduler,
+) -> None:
+    """Scale the schedule where the configuration has another learning rate than the run had."""
+    wanted = config.global_training.learning_rate
+    if saved.learning_rate in (None, wanted):
+        return
+    scale_rates(optimizer, scheduler, wanted / saved.learning_rate)
+    context.line(
+        f"learning_rate is now {wanted:g} instead of {saved.learning_rate:g}: the schedule goes on, scaled"
     )
 
 
@@ -129,9 +147,13 @@ def _starting_point(
     )
     if step is None:
         streams = settings.data_streams or context.world_size
-        return TrainState(key, streams, run_id=run_id, run_started_s=run_started_s), None
+        rate = settings.learning_rate
+        return TrainState(key, streams, rate, run_id=run_id, run_started_s=run_started_s), None
     _check_order(step, key)
-    return replace(step.state, order=key), step
+    state = replace(step.state, order=key, learning_rate=settings.learning_rate)
+    if run_id != state.run_id:
+        state = state.of_new_run(run_id, run_started_s)
+    return state, step
 
 
 def _look_for_run(
@@ -143,14 +165,22 @@ def _look_for_run(
     current: dict[str, Any] = {}
     if context.is_restart and storage.exists(marker):
         current = json.loads(storage.read_text(marker))
-    step = choose_resume(config, context.is_restart, current.get("run_id", ""), damaged)
-    if step is not None:
+    # An earlier start that died before it came here has left the marker of another run, or none.
+    is_restart = context.is_restart and current.get("launch_id") == context.launch_id
+    step = choose_resume(config, is_restart, current.get("run_id", ""), damaged)
+    if step is not None and step.path == _newest(config):
         current = {"run_id": step.state.run_id, "run_started_s": step.state.run_started_s}
-    elif not current:
+    elif step is not None or not is_restart:
+        # From an older step a run of its own begins: the steps after it are none of its history.
         current = {"run_id": uuid.uuid4().hex, "run_started_s": time.time()}
     storage.make_folder(place)
-    storage.write_atomic(marker, json.dumps(current))
+    storage.write_atomic(marker, json.dumps({**current, "launch_id": context.launch_id}))
     return current["run_id"], current["run_started_s"], step
+
+
+def _newest(config: TrainConfig) -> str | None:
+    steps = folders(config).complete()
+    return steps[-1].path if steps else None
 
 
 def _check_order(step: SavedStep, key: OrderKey) -> None:

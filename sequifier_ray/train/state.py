@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,7 +32,8 @@ class TrainState:
     """Progress of a run after ``update`` optimizer updates.
 
     ``epoch`` counts finished epochs. ``plan`` holds what is left of the epoch that is under way; None
-    between epochs. ``data_streams`` is the number of streams the next epoch starts with.
+    between epochs. ``data_streams`` is the number of streams the next epoch starts with, ``learning_rate``
+    the configured one, from which the schedule in ``scheduler`` goes out.
     ``best_loss`` is the lowest validation loss so far, ``best_update`` the update it was measured at.
     ``validation_due``: the epoch has ended, its validation has not. ``epoch_samples`` counts the real and the
     repeated samples of the last epoch that ended.
@@ -39,6 +41,7 @@ class TrainState:
 
     order: OrderKey
     data_streams: int
+    learning_rate: float | None = None
     update: int = 0
     epoch: int = 0
     samples_seen: int = 0
@@ -53,9 +56,15 @@ class TrainState:
     run_started_s: float = 0.0
     scheduler: dict[str, Any] = field(default_factory=dict)
 
+    def of_new_run(self, run_id: str, run_started_s: float) -> TrainState:
+        """The same progress as the beginning of another run, which has its own best still to find."""
+        return replace(
+            self, run_id=run_id, run_started_s=run_started_s, best_loss=None, best_update=None, stale_epochs=0
+        )
+
     def after_validation(self, loss: float) -> TrainState:
-        """The state with a new best, or with one more epoch that brought none."""
-        if self.best_loss is None or loss < self.best_loss:
+        """The state with a new best, or with one more epoch that brought none; NaN is no best."""
+        if math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
             return replace(self, best_loss=loss, best_update=self.update, stale_epochs=0)
         return replace(self, stale_epochs=self.stale_epochs + 1)
 

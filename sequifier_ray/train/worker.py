@@ -17,7 +17,9 @@ _PEER_SIGNS = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Timed out waiting",
-    "NCCL",
+    "timeout caused pair closure",
+    "ncclRemoteError",
+    "communicator was aborted",
     "Broken pipe",
 )
 
@@ -55,7 +57,8 @@ class WorkerContext:
     once for every request to save and go on. ``applied`` is told the
     samples of every update that changed the weights: the leg of the run (the time it began, the same on all
     ranks), epoch, update, and this rank's micro-batches. ``is_restart`` says that the same run was started
-    before and lost a process. Times are Unix times in seconds.
+    before and lost a process; ``launch_id`` is the same for all those starts and no others. Times are Unix
+    times in seconds.
     """
 
     rank: int = 0
@@ -64,6 +67,7 @@ class WorkerContext:
     launcher: str = "local"
     launched_at_s: float = 0.0
     restarts: int = 0
+    launch_id: str = ""
     report: Callable[[Event], None] = _ignore
     stop_requested: Callable[[], bool] = _never
     save_requested: Callable[[], bool] = _never

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -210,3 +211,107 @@ def test_another_order_is_refused_in_mid_epoch(flights: Any) -> None:
     run(flights.train_config(**resume, **ONE), stop_requested=stop_after(1))
     with pytest.raises(ConfigError, match=r"order depends on seed, which was 1010 and now is 7"):
         run(flights.train_config(**resume, **ONE, seed=7))
+
+
+def steps(project: Any, name: str) -> list[int]:
+    found = (project.root / "checkpoints" / name).glob("step-*/state.json")
+    return sorted(json.loads(path.read_text())["update"] for path in found)
+
+
+def test_from_an_older_step_a_run_of_its_own_begins(flights: Any) -> None:
+    """What comes after the step in the folder is none of its history, and none of its to delete."""
+    every = {"global_training__save_interval_batches": 2, "global_training__keep_checkpoints": 20, **ONE}
+    run(flights.train_config(model_name="forked", **every), stop_requested=stop_after(9))
+    resume = {"policy": "required", "checkpoint_path": "checkpoints/forked/step-00000004"}
+    fewer = {**every, "global_training__keep_checkpoints": 2}
+    config = flights.train_config(model_name="forked", global_training__resume=resume, **fewer)
+    run(config, stop_requested=stop_after(3))
+    assert steps(flights, "forked") == [2, 4, 6, 6, 7, 8, 9]
+    # Without the name it goes on where the newer run stands, not at the abandoned step 9.
+    resume = {"policy": "if_exists"}
+    config = flights.train_config(model_name="forked", global_training__resume=resume, **fewer)
+    _, events = run(config, stop_requested=stop_after(1))
+    assert any("resuming from step 7" in text for text in texts(events, "line"))
+
+
+def test_a_restart_takes_no_other_runs_checkpoints(flights: Any) -> None:
+    """Its first start may have died before it left a trace."""
+    config = flights.train_config(model_name="restarted", **ONE)
+    run(config, launch_id="first", stop_requested=stop_after(3))
+    _, events = run(config, launch_id="second", restarts=1, stop_requested=stop_after(2))
+    assert any("starting at step 0" in text for text in texts(events, "line"))
+    _, events = run(config, launch_id="second", restarts=2, stop_requested=stop_after(1))
+    assert any("resuming from step 2" in text for text in texts(events, "line"))
+
+
+def test_an_earlier_runs_step_of_the_same_number_stays(flights: Any) -> None:
+    config = flights.train_config(model_name="numbers", **ONE)
+    run(config, stop_requested=stop_after(3))
+    second, _ = run(config, stop_requested=stop_after(3))
+    assert steps(flights, "numbers") == [3, 3]
+    assert len(second["checkpoints"]) == 2
+
+
+def test_stopped_before_the_first_update_the_optimizer_is_new(flights: Any, unbroken: list[float]) -> None:
+    fields = {
+        **ONE,
+        "global_training__calculate_validation_loss_on_initialization": True,
+        "global_training__resume__policy": "if_exists",
+    }
+    config = flights.train_config(model_name="step-0", **fields)
+    summary, _ = run(config, stop_requested=stop_after(1))
+    assert (summary["status"], summary["updates"]) == ("stopped", 0)
+    run(config)
+    assert flights.losses("step-0") == pytest.approx(unbroken, rel=1e-6)
+
+
+def test_another_learning_rate_counts_from_the_next_start(flights: Any) -> None:
+    fields = {**ONE, "global_training__resume__policy": "if_exists", "model_name": "slower"}
+    fields["global_training__scheduler"] = {"name": "StepLR", "step_size": 1, "gamma": 0.5}
+    run(flights.train_config(**fields))
+    fields |= {"training_plan__epochs": 4, "global_training__learning_rate": 0.0001}
+    _, events = run(flights.train_config(**fields))
+    rates = [line["learning_rate"] for line in flights.metrics("slower", "train")]
+    per_epoch = len(rates) // 4
+    assert rates[::per_epoch] == pytest.approx([1e-3, 5e-4, 2.5e-5, 1.25e-5])
+    assert any("learning_rate is now 0.0001 instead of 0.001" in text for text in texts(events, "line"))
+
+
+def test_another_optimizer_is_refused(flights: Any) -> None:
+    resume = {"global_training__resume__policy": "if_exists", "model_name": "other-optimizer"}
+    run(flights.train_config(**resume, **ONE), stop_requested=stop_after(2))
+    config = flights.train_config(**resume, **ONE, global_training__optimizer={"name": "SGD"})
+    message = r"was made with another optimizer: of every parameter it keeps exp_avg, exp_avg_sq, step, and"
+    with pytest.raises(ConfigError, match=message):
+        run(config)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"null", b"{}", b'{"format": "sequifier_ray.checkpoint"}'])
+def test_a_damaged_state_is_passed_over(flights: Any, content: bytes) -> None:
+    resume = {"global_training__resume__policy": "if_exists", "model_name": "damaged-state"}
+    config = flights.train_config(**resume, **ONE)
+    run(config, stop_requested=stop_after(2))
+    (flights.root / "checkpoints" / "damaged-state" / "step-00000002" / "state.json").write_bytes(content)
+    _, events = run(config, stop_requested=stop_after(2))
+    assert any("step-00000002 is passed over: state.json" in text for text in texts(events, "warning"))
+
+
+def test_intervals_of_time_save_once(flights: Any) -> None:
+    config = flights.train_config(
+        model_name="timed",
+        global_training__save_interval_minutes=0.005,
+        global_training__keep_checkpoints=100,
+        **ONE,
+    )
+    run(config)
+    saved = steps(flights, "timed")
+    per_epoch = len(flights.losses("timed")) // 2
+    pairs = [b for a, b in itertools.pairwise(saved) if b == a + 1 and b % per_epoch]
+    assert len(pairs) <= 1, saved
+
+
+def test_the_best_model_of_an_earlier_run_does_not_stay(flights: Any) -> None:
+    run(flights.train_config(model_name="best-gone", **ONE))
+    assert (flights.root / "models" / "best-gone-best").exists()
+    run(flights.train_config(model_name="best-gone", **ONE, evaluation=False))
+    assert not (flights.root / "models" / "best-gone-best").exists()
