@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sequifier_ray.deploy.kuberay.commands import app as kuberay_app
+
 if TYPE_CHECKING:
     from sequifier_ray.preprocess.pipeline import PreprocessSummary
 
@@ -27,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(kuberay_app, name="kuberay")
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
 Randomize = Annotated[
     bool, typer.Option("--randomize", help="Use a random seed instead of the configured one.")
