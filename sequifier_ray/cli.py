@@ -1,5 +1,4 @@
-"""The command line: ``make``, ``inspect``, ``preprocess``, ``train``, ``submit``, ``slurm``. What is heavy is
-imported inside the commands."""
+"""The command line. What is heavy is imported inside the commands."""
 
 from __future__ import annotations
 
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sequifier_ray.deploy.kuberay.commands import app as kuberay_app
 from sequifier_ray.deploy.slurm.commands import app as slurm_app
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(kuberay_app, name="kuberay")
 app.add_typer(slurm_app, name="slurm")
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
 Randomize = Annotated[

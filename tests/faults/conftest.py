@@ -157,12 +157,6 @@ def end(process: subprocess.Popen[str], timeout_s: float = 150) -> tuple[int, st
     return process.returncode, out, err
 
 
-def pids(pattern: str) -> list[int]:
-    """Processes whose command line begins like this, oldest first."""
-    found = subprocess.run(["pgrep", "-f", f"^{pattern}"], capture_output=True, text=True, check=False)
-    return sorted(int(pid) for pid in found.stdout.split())
-
-
 def weights(project: Any, name: str) -> dict[str, Any]:
     from safetensors.torch import load_file
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from conftest import Run, end, n_samples, pids, wait_until, weights
+from conftest import Run, end, n_samples, wait_until, weights
 
 
 def assert_equal_weights(found: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -94,7 +94,7 @@ def test_killed_driver_and_the_same_command_again(
         ranks = [run.pid_of(rank) for rank in (0, 1)]
         process.communicate()
         # Nobody of theirs trains on beside the next start.
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks), 60)
+        wait_until(lambda pids=ranks: not any(Path(f"/proc/{pid}").exists() for pid in pids), 60)
     code, out, err = end(run.start(launcher=launcher))
     assert code == 0, err
     assert "resuming from step" in out
