@@ -71,7 +71,7 @@ def _run_passes(
     config: PreprocessConfig, outputs: Outputs, engine: Engine, progress: Progress
 ) -> PreprocessSummary:
     from sequifier_ray.preprocess.fit import fit_description, read_reused, split_paths
-    from sequifier_ray.preprocess.publish import recover, staged
+    from sequifier_ray.preprocess.publish import DESCRIPTION, entries_of, recover, staged
     from sequifier_ray.preprocess.resume import prepare
     from sequifier_ray.preprocess.splits import refuse_empty_splits
     from sequifier_ray.preprocess.write import finish, summarize
@@ -80,7 +80,9 @@ def _run_passes(
     keep = config.continue_preprocessing
     if recover(outputs, keep_work=keep) and not keep:
         report("cleared what an interrupted run had left")
-    outputs.refuse_others(path.rsplit("/", 1)[-1] for path in split_paths(config))
+    outputs.refuse_others(
+        [*(entry for path in split_paths(config) for entry in sorted(entries_of(path))), DESCRIPTION]
+    )
     with staged(outputs, keep_work=keep) as new:
         reused = read_reused(config)
         job = prepare(config, outputs, engine, progress, reused)
@@ -90,9 +92,10 @@ def _run_passes(
         events = [sum(fit.splits[i].events for fit in fits) for i in range(len(fits[0].splits))]
         refuse_empty_splits(events, config, len(n_rows), int(n_rows.max()))
         description = fit_description(job, fits, values, counts, reused)
-        encoded = _encode(_encode_job(job, description, values, fits, new), engine, progress, fits)
+        encode_job = _encode_job(job, description, values, fits, new)
+        encoded = _encode(encode_job, engine, progress, fits)
         _check_others(description, config, encoded, sum(events), report)
-        splits = finish(new, job.work, description, encoded)
+        splits = finish(encode_job, new, encoded)
     summaries = summarize(description, fits, splits)
     dropped = {}
     if lost := sum(fit.rows for fit in fits) - sum(events):
