@@ -161,11 +161,13 @@ def _check_finite(
     if not (np.isfinite(statistics.mean) and np.isfinite(statistics.std)):
         overflowed[:] = True
     if overflowed.any():
-        row = int(rows[np.argmax(overflowed)])
+        row, count = int(rows[np.argmax(overflowed)]), int(overflowed.sum())
+        is_wide = column_dtype(job.description, name) == np.float64
+        remedy = "" if is_wide else ", or set column_data_types to Float64 for it"
         raise DataError(
-            f'column "{name}": {int(overflowed.sum())} values are too large to store, '
+            f'column "{name}": {count:,} value{"s" * (count > 1)} too large to store as '
+            f"{column_dtype(job.description, name)} with this mean and deviation, "
             f"first {table.real[name][row]:g} at sequenceId "
             f"{job.job.name_of(int(table.sequence_keys[row]))}, "
-            f"itemPosition {table.item_positions[row]}; rescale the column, or set column_data_types to "
-            "Float64 for it"
+            f"itemPosition {table.item_positions[row]}; rescale the column{remedy}"
         )

@@ -33,13 +33,12 @@ LARGE_VOCABULARY = 100_000
 
 @dataclass(frozen=True)
 class PreprocessSummary:
-    """What a run read and wrote; `dropped_events` by reason, `seconds` by pass."""
+    """What a run read and wrote; `seconds` by pass."""
 
     description_path: str
     rows: int
     sequences: int
     splits: tuple[SplitSummary, ...]
-    dropped_events: dict[str, int]
     seconds: dict[str, float]
 
 
@@ -97,16 +96,12 @@ def _run_passes(
         _check_others(description, config, encoded, sum(events), report)
         splits = finish(encode_job, new, encoded)
     summaries = summarize(description, fits, splits)
-    dropped = {}
-    if lost := sum(fit.rows for fit in fits) - sum(events):
-        dropped = {"after int(sum of split_ratios * n) of their sequence": lost}
-    _report_remarks(description, dropped, report)
+    _report_remarks(description, report)
     return PreprocessSummary(
         description_path=str(outputs.description),
         rows=sum(fit.rows for fit in fits),
         sequences=len(n_rows),
         splits=summaries,
-        dropped_events=dropped,
         seconds=progress.seconds,
     )
 
@@ -225,10 +220,8 @@ def _check_others(
             )
 
 
-def _report_remarks(
-    description: DatasetDescription, dropped: dict[str, int], report: Callable[[str], None]
-) -> None:
-    from sequifier_ray.preprocess.fit import constant_columns
+def _report_remarks(description: DatasetDescription, report: Callable[[str], None]) -> None:
+    from sequifier_ray.preprocess.fit import columns_of_others, constant_columns
 
     for name, count in description.n_classes.items():
         if count > LARGE_VOCABULARY:
@@ -238,7 +231,8 @@ def _report_remarks(
             )
     for name in constant_columns(description):
         report(f'warning: column "{name}" does not vary in split 0: all its values are stored as 0')
-    for reason, events in dropped.items():
+    for name in columns_of_others(description):
         report(
-            f"warning: {events:,} events dropped: {reason} (the ratios sum to less than 1 in floating point)"
+            f'warning: column "{name}" has no value with an id of its own: all its events are [other]; lower '
+            "min_freq in cardinality_config, or leave the column out"
         )

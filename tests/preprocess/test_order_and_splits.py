@@ -51,7 +51,8 @@ def test_a_negative_gap_is_a_duplicate_only_when_equal() -> None:
     table = order_events(table_of(np.array([1, 1, 2]), np.array([4, 4, 0])))
     (flaw,) = position_flaws(table, consecutive=True, name_of=str, partition=0)
     assert flaw.text() == (
-        "1 row repeat the (sequenceId, itemPosition) of another, first (1, 4); every pair may occur once"
+        "the (sequenceId, itemPosition) of another row occurs again 1 time, first (1, 4); every pair may "
+        "occur once"
     )
 
 
