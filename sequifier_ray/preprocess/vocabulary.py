@@ -178,7 +178,7 @@ def read_precomputed_map(path: str, column: str) -> IdMap:
         if allowed and identity >= MOST_CLASSES:
             raise DataError(
                 f"{path}: the id of {value!r} is {identity}; ids are below {MOST_CLASSES:,}, for an "
-                "embedding has a row for each id up to the largest: number the values from 3 without large gaps"
+                "embedding has a row for each up to the largest: number the values from 3 without large gaps"
             )
         if not allowed or (identity != reserved and identity < FIRST_ID) or identity in data_ids:
             raise DataError(
