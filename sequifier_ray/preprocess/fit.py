@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from sequifier_ray import storage
 from sequifier_ray.data.metadata import (
     SPECIAL_TOKEN_IDS,
     ColumnStatistics,
@@ -75,7 +76,9 @@ def kinds_by_maps(
     all values now are numbers or booleans. Raises DataError for a map that cannot be read."""
     maps = dict(reused.id_maps) if reused is not None else {}
     for name in config.use_precomputed_maps or ():
-        maps[name] = read_precomputed_map(config.resolve(f"configs/id_maps/{name}.json"), name)
+        path = config.resolve(f"configs/id_maps/{name}.json")
+        if storage.exists(path):
+            maps[name] = read_precomputed_map(path, name)
     changed = dict(kinds)
     for name, id_map in maps.items():
         holds_integers = (
