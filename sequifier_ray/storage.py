@@ -65,6 +65,8 @@ def file_system(path: str) -> tuple[FileSystem, str]:
     from pyarrow import ArrowInvalid
     from pyarrow.fs import FileSystem, LocalFileSystem
 
+    if "\0" in path:
+        raise DataError(f"{path!r} holds a null character, which no name of a file may; take it out")
     if is_local(path):
         inner = unquote(path.removeprefix("file://")) if path.startswith("file://") else path
         return LocalFileSystem(), os.path.abspath(inner)  # links stay as they are

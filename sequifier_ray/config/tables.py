@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import codecs
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
 from sequifier_ray.config.base import Count, Integer, Problem, Section, Text, require
+
+# An embedding has a row for each class.
+MOST_CLASSES = 2_000_000_000
 
 
 class CsvDialect(Section):
@@ -46,8 +49,9 @@ class CsvDialect(Section):
     @classmethod
     def _known(cls, value: str) -> str:
         try:
+            "".encode(value)  # refuses also codecs that are none of text, such as base64
             return codecs.lookup(value).name
-        except LookupError as error:
+        except (LookupError, UnicodeError, ValueError) as error:
             raise ValueError(
                 f"found {value!r}; allowed: an encoding, such as utf-8, latin-1 or utf-16"
             ) from error
@@ -56,7 +60,9 @@ class CsvDialect(Section):
 class Hashing(Section):
     """Values beyond the listed ones in buckets of their own, by sha256 of seed and value."""
 
-    num_buckets: Count = Field(description="Ids for values that are not listed.")
+    num_buckets: Annotated[int, Field(strict=True, ge=1, lt=MOST_CLASSES)] = Field(
+        description="Ids for values that are not listed."
+    )
     seed: Integer = Field(default=0, description="Another seed gives another distribution over the buckets.")
 
 

@@ -233,6 +233,15 @@ def read_split(split_path: str) -> SplitMetadata:
         return SplitMetadata(DatasetDescription.from_json(values["dataset"]), values["split"], tuple(shards))
 
 
+def shard_names(path: str) -> set[str]:
+    """The names of the shards that the metadata of a split at ``path`` lists; none where it is none."""
+    try:
+        values = json.loads(storage.read_text(path))
+        return {shard["name"] for shard in values["shards"]} if values["format"] == SPLIT_FORMAT else set()
+    except (ValueError, KeyError, TypeError):
+        return set()
+
+
 @contextmanager
 def _complete(path: str) -> Iterator[None]:
     """Turn what a damaged or half-edited file lacks into an error that names it."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SHARD_FORMAT = "sequifier_ray.events"
 SHARD_VERSION = 1
+# What a table holds beside the stored columns.
+KEY_COLUMNS = ("sequenceId", "itemPosition")
 
 Int64 = npt.NDArray[np.int64]
 
@@ -213,7 +215,8 @@ def _write_table(path: str, data: ShardData, write_format: str) -> None:
     ids = np.repeat(data.sequence_ids, data.lengths)
     if data.sequence_names is not None:
         ids = pa.array(data.sequence_names.to_list(), pa.string()).take(pa.array(ids))
-    table = pa.table({"sequenceId": ids, "itemPosition": data.positions(), **data.columns})
+    assert not set(KEY_COLUMNS) & set(data.columns)
+    table = pa.table({**dict(zip(KEY_COLUMNS, (ids, data.positions()), strict=True)), **data.columns})
     if write_format == "parquet":
         import pyarrow.parquet
 
@@ -270,5 +273,6 @@ def _read_table(path: str, description: DatasetDescription) -> pa.Table:
     return pyarrow.csv.read_csv(
         path,
         read_options=pyarrow.csv.ReadOptions(use_threads=False),
+        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
         convert_options=pyarrow.csv.ConvertOptions(column_types=types),
     )

@@ -9,7 +9,7 @@ from typing import Any
 from sequifier_ray import storage
 from sequifier_ray.config.load import load_preprocess, make_preprocess
 from sequifier_ray.config.preprocess import PreprocessConfig
-from sequifier_ray.data.metadata import read_description
+from sequifier_ray.data.metadata import DatasetDescription, read_description, read_split
 from sequifier_ray.errors import ConfigError
 from sequifier_ray.inspection.datasets import inspect_dataset, is_split
 from sequifier_ray.inspection.facts import Facts
@@ -56,14 +56,34 @@ def inspect(
                 config, lambda line: report(f"warning: {line}"), world_size, LocalEngine(), progress
             )
         ]
-    others = [name for name in overrides if name not in ("window_length", "window_stride")]
+    others = [f"--set {name}" for name in overrides if name not in ("window_length", "window_stride")]
+    if config_path is not None:
+        others.insert(0, "--config-path")
     if others:
         raise ConfigError(
-            f"--set {others[0]}: {path} is preprocessed already; only its windows can be looked at anew"
+            f"{others[0]}: {path} is preprocessed already; only its windows can be looked at anew, with "
+            "--window-length and --window-stride"
         )
-    width = overrides.get("window_length")
-    window = None if width is None else (int(width), int(overrides.get("window_stride") or width))
-    return [inspect_dataset(split, window, world_size, verify, report) for split in splits]
+    found = []
+    for split in splits:
+        window = _window(read_split(split).description, overrides) if overrides else None
+        found.append(inspect_dataset(split, window, world_size, verify, report))
+    return found
+
+
+def _window(description: DatasetDescription, overrides: dict[str, Any]) -> tuple[int, int]:
+    """Width and stride to look through: those given, checked as those of preprocess.yaml; else the stored
+    ones. Raises ConfigError for numbers that are no window."""
+    values = {
+        "project_root": ".",
+        "preprocessing_data_path": ".",
+        "split_ratios": [1.0],
+        "window_length": description.window_length,
+        "window_stride": None if "window_length" in overrides else description.window_stride,
+        "max_target_offset": 0,
+    }
+    config = make_preprocess(values, overrides)
+    return config.window_length, config.window_stride or config.window_length
 
 
 def _config(path: str, config_path: str | None, overrides: dict[str, Any]) -> PreprocessConfig:

@@ -13,13 +13,22 @@ from sequifier_ray.data.shards import smallest_id_dtype
 from sequifier_ray.inspection.facts import ColumnFacts, Facts, Lengths, SplitFacts, histogram_of, split_facts
 from sequifier_ray.preprocess.engine import LocalEngine
 from sequifier_ray.preprocess.files import find_input_files
-from sequifier_ray.preprocess.kinds import BOOLEAN, INTEGER, REAL, TEXT, as_integers, as_numbers
+from sequifier_ray.preprocess.kinds import (
+    BOOLEAN,
+    INTEGER,
+    KINDS,
+    REAL,
+    TEXT,
+    as_integers,
+    as_numbers,
+    as_text,
+)
 from sequifier_ray.preprocess.partitions import cut_partitions
 from sequifier_ray.preprocess.progress import Progress
-from sequifier_ray.preprocess.scan import Scan, finish_scan, scan_task
+from sequifier_ray.preprocess.scan import Scan, scan_all
 from sequifier_ray.preprocess.schema import columns_to_read, common_columns, common_kinds
 from sequifier_ray.preprocess.sequences import SequenceIndex
-from sequifier_ray.preprocess.source import SourceFile, Task, describe_file, plan_tasks, read_blocks
+from sequifier_ray.preprocess.source import SourceFile, Task, describe_file, read_blocks
 from sequifier_ray.preprocess.splits import between_sequence_split, within_sequence_bounds
 from sequifier_ray.preprocess.values import is_number_null
 
@@ -49,6 +58,7 @@ class ColumnProfile:
     is_cut: bool
     minimum: object
     maximum: object
+    is_counted: bool = True
 
     def merge(self, other: ColumnProfile) -> ColumnProfile:
         """The profile of both parts."""
@@ -61,6 +71,7 @@ class ColumnProfile:
             self.is_cut or other.is_cut or len(values) > MOST_DISTINCT,
             min(lows, default=None),  # type: ignore[type-var]
             max(highs, default=None),  # type: ignore[type-var]
+            self.is_counted,
         )
 
 
@@ -71,13 +82,15 @@ def profile_task(profile: Profile, task: Task) -> tuple[int, dict[str, ColumnPro
     for block in read_blocks(profile.files[task.file], task, tuple(profile.kinds)):
         rows += len(block.frame)
         for name, kind in profile.kinds.items():
-            part = profile_column(block.frame[name], kind, profile.decimal)
+            part = profile_column(block.column(name), kind, profile.decimal)
             found[name] = part if name not in found else found[name].merge(part)
     return rows, found
 
 
 def profile_column(column: pl.Series, kind: str, decimal: str) -> ColumnProfile:
-    """Look at some values of a column of a kind."""
+    """Look at some values of a column of a kind; of lists and records only whether there are some."""
+    if kind not in KINDS:
+        return ColumnProfile(column.null_count(), pl.Series([], dtype=pl.Null), False, None, None, False)
     values = _typed(column, kind, decimal)
     present = values.drop_nulls()
     distinct = present.unique()
@@ -94,18 +107,17 @@ def _typed(column: pl.Series, kind: str, decimal: str) -> pl.Series:
     """The column's values as what its kind says; null where they are missing."""
     is_text = column.dtype == pl.String
     if is_text and kind in (INTEGER, REAL, BOOLEAN):
-        column = column.to_frame().select(
-            pl.when(~is_number_null(column).fill_null(value=False)).then(pl.col(column.name))
-        )[column.name]
+        missing = pl.Series([None], dtype=pl.String).new_from_index(0, len(column))
+        column = column.zip_with(~is_number_null(column).fill_null(value=False), missing)
     if kind == INTEGER:
         return as_integers(column) if is_text else column
     if kind == REAL:
         numbers = as_numbers(column, decimal) if is_text else column.cast(pl.Float64, strict=False)
         return numbers.fill_nan(None)
     if kind == BOOLEAN and is_text:
-        return column.str.to_lowercase()
+        return column.str.strip_chars().str.to_lowercase()
     if kind == TEXT:
-        return column.cast(pl.String, strict=False)
+        return as_text(column)
     return column
 
 
@@ -126,9 +138,7 @@ def inspect_table(
     names = common_columns(files)
     wanted = columns_to_read(config, names)
     scan = Scan(tuple(files), wanted, config.sequence_id_column, config.csv.decimal)
-    tasks = plan_tasks(files, None)
-    scanned = progress.follow("scan", engine.map(scan_task, scan, tasks), len(tasks), lambda r: r.rows)
-    index, evidence = finish_scan(scan, list(scanned))
+    index, evidence, tasks = scan_all(scan, config.max_rows, engine, progress)
     kinds = {n: e.kind for n, e in evidence.items()} if config.read_format == "csv" else common_kinds(files)
     profile = Profile(tuple(files), {name: kinds[name] for name in wanted}, config.csv.decimal)
     columns = _profile(profile, tasks, engine, progress)
@@ -181,7 +191,7 @@ def _facts(config: PreprocessConfig, name: str, kind: str, column: ColumnProfile
         role=role,
         kind=kind,
         missing=column.missing,
-        distinct=len(column.distinct),
+        distinct=len(column.distinct) if column.is_counted else None,
         distinct_is_least=column.is_cut,
         minimum=None if low is None else str(low),
         maximum=None if high is None else str(high),

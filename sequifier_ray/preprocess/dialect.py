@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SEPARATORS = ",;\t|"
-NUMBER_NULLS = ("", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "Null", "None", "none", "nil", "-", "?", ".")
+NUMBER_NULLS = (
+    *("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "Null", "None", "none", "nil", "-", "?", "."),
+    *("NaN", "nan", "NAN", "-NaN", "-nan"),
+)
 HEAD_BYTES = 1_000_000
 BLOCK_BYTES = 16_000_000
 MARKS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
@@ -38,27 +41,42 @@ class CsvFile:
     def read(self, columns: Sequence[str]) -> pyarrow.csv.CSVStreamingReader:
         """Batches of the named columns as text; the empty field is null, a quoted empty field is empty text.
 
-        Raises DataError, naming the file, where the text has no such form or encoding.
+        Raises what pyarrow does where the text has no such form or encoding.
         """
         dialect = self.dialect
         nulls = [""] if dialect.null_values is None else list(dialect.null_values)
-        try:
-            return pyarrow.csv.open_csv(
-                open_stream(self.path),
-                read_options=pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES, encoding=dialect.encoding),
-                parse_options=pyarrow.csv.ParseOptions(
-                    delimiter=self.separator, quote_char=dialect.quote, newlines_in_values=True
-                ),
-                convert_options=pyarrow.csv.ConvertOptions(
-                    column_types=dict.fromkeys(columns, pa.string()),
-                    include_columns=list(columns),
-                    strings_can_be_null=True,
-                    null_values=nulls,
-                    quoted_strings_can_be_null=False,
-                ),
+        return pyarrow.csv.open_csv(
+            open_stream(self.path),
+            read_options=pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES, encoding=dialect.encoding),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter=self.separator, quote_char=dialect.quote, newlines_in_values=True
+            ),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=dict.fromkeys(columns, pa.string()),
+                include_columns=list(columns),
+                strings_can_be_null=True,
+                null_values=nulls,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+
+    def refuse_open_quote(self, row: int, last: str | None) -> None:
+        """Raise DataError where the file ends inside a quoted field, which pyarrow takes for closed; `last`
+        is what its last row, the `row`-th, holds in the last column."""
+        if last is None or "\n" not in last.replace("\r", "\n"):
+            return
+        quote = self.dialect.quote
+        field = self.separator + quote + last.replace(quote, quote + quote)
+        tail = b""
+        with open_stream(self.path) as stream:
+            while part := stream.read(BLOCK_BYTES):
+                # four bytes a character at most, and a mark
+                tail = (tail + part)[-4 * len(field) - 4 :]
+        if tail.decode(self.dialect.encoding, errors="replace").endswith(field):
+            raise DataError(
+                f"{self.path} ends inside a quoted field that opens in row {row:,}, in its last column: "
+                f"close the {quote} there, or double it if it is part of the text, or set csv: {{quote: …}}"
             )
-        except (pa.ArrowException, OSError, UnicodeError) as error:
-            raise unreadable(self.path, dialect, error) from error
 
 
 def open_stream(path: str) -> Any:
@@ -87,6 +105,10 @@ def describe_csv(path: str, dialect: CsvDialect, key_columns: Sequence[str]) -> 
         text = line.decode(head, final=len(head) < HEAD_BYTES)
     except UnicodeDecodeError as error:
         raise unreadable(path, dialect, error) from error
+    if not text.strip("\ufeff \t\r\n"):
+        raise DataError(
+            f"{path} holds no text, only blanks; give a file with rows, or take it out of the folder"
+        )
     separator = dialect.separator or _find_separator(text, dialect.quote, key_columns)
     names = _header(text, separator, dialect.quote)
     if any("\0" in name for name in names):
@@ -113,7 +135,8 @@ def _check_mark(head: bytes, dialect: CsvDialect, path: str) -> None:
 
 def _header(text: str, separator: str, quote: str) -> list[str]:
     text = text.removeprefix("\ufeff")
-    return next(csv.reader(io.StringIO(text, newline=""), delimiter=separator, quotechar=quote), [])
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quotechar=quote)
+    return next((row for row in rows if row), [])
 
 
 def _find_separator(text: str, quote: str, key_columns: Sequence[str]) -> str:
@@ -135,4 +158,8 @@ def unreadable(path: str, dialect: CsvDialect, error: Exception) -> DataError:
         )
     if compression_of(path) is not None and not lower.startswith("csv"):
         return DataError(f"{path} cannot be unpacked as {compression_of(path)}: {text}; write the file again")
+    if "straddling" in lower:
+        text = (
+            f"a row has more than {BLOCK_BYTES:,} bytes; perhaps a {dialect.quote} before it is never closed"
+        )
     return DataError(f"{path} cannot be read as CSV: {text}")

@@ -34,6 +34,15 @@ class EncodeJob:
     target: Path
     shard_numbers: tuple[tuple[int, ...], ...]
 
+    def folder(self, split: int) -> Path:
+        """Where the shards of a split go."""
+        name = self.description.split_paths[split].rsplit("/", 1)[-1]
+        return self.target / name.removesuffix(f".{self.description.write_format}")
+
+    def is_missing(self, split: int, entry: ShardEntry | None) -> bool:
+        """Whether a shard is not there as its entry says."""
+        return entry is not None and storage.file_bytes(str(self.folder(split) / entry.name)) != entry.bytes
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -55,10 +64,13 @@ def id_tables(
 
 
 def encode_partition(job: EncodeJob, partition: int) -> Encoded:
-    """Write one partition's shards; what an interrupted run has written is taken as it is."""
+    """Write one partition's shards; what an interrupted run has written is taken as it is, if it is still
+    there."""
     marker = job.job.work / f"encoded-{partition:05d}.json"
     if marker.exists():
-        return _load(marker)
+        done = _load(marker)
+        if not any(job.is_missing(split, entry) for split, entry in enumerate(done.shards)):
+            return done
     table = job.job.read(partition)
     ids = job.job.ids(partition)
     entries: list[ShardEntry | None] = []
@@ -89,12 +101,10 @@ def _load(marker: Path) -> Encoded:
 
 def _write(job: EncodeJob, data: ShardData, split: int, number: int) -> ShardEntry:
     """Parts of a merged file are parquet, whatever it will be: they are read again."""
-    description = job.description
-    name = description.split_paths[split].rsplit("/", 1)[-1].removesuffix(f".{description.write_format}")
+    description, folder = job.description, job.folder(split)
     write_format = "parquet" if description.merge_output else description.write_format
-    folder = job.target / name
     folder.mkdir(parents=True, exist_ok=True)
-    return write_shard(str(folder / f"{name}-{number:05d}.{write_format}"), data, write_format)
+    return write_shard(str(folder / f"{folder.name}-{number:05d}.{write_format}"), data, write_format)
 
 
 def encode(job: EncodeJob, table: EventTable, segments: Segments) -> ShardData:
@@ -151,11 +161,13 @@ def _check_finite(
     if not (np.isfinite(statistics.mean) and np.isfinite(statistics.std)):
         overflowed[:] = True
     if overflowed.any():
-        row = int(rows[np.argmax(overflowed)])
+        row, count = int(rows[np.argmax(overflowed)]), int(overflowed.sum())
+        is_wide = column_dtype(job.description, name) == np.float64
+        remedy = "" if is_wide else ", or set column_data_types to Float64 for it"
         raise DataError(
-            f'column "{name}": {int(overflowed.sum())} values are too large to store, '
+            f'column "{name}": {count:,} value{"s" * (count > 1)} too large to store as '
+            f"{column_dtype(job.description, name)} with this mean and deviation, "
             f"first {table.real[name][row]:g} at sequenceId "
             f"{job.job.name_of(int(table.sequence_keys[row]))}, "
-            f"itemPosition {table.item_positions[row]}; rescale the column, or set column_data_types to "
-            "Float64 for it"
+            f"itemPosition {table.item_positions[row]}; rescale the column{remedy}"
         )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sequifier_ray import storage
+from sequifier_ray.data.metadata import shard_names
 from sequifier_ray.errors import ConfigError, DataError
 from sequifier_ray.storage import FileEntry
 
@@ -53,12 +54,12 @@ def find_input_files(path: str, read_format: str, warn: Callable[[str], None]) -
     """The input files in name order: a file, the files of a format in a folder and in its folders, or what a
     pattern matches.
 
-    Hidden files and those below `_` or `.` names (`_SUCCESS`) are not data; files of other formats are told
-    to `warn`. Raises ConfigError when the path or the format is not what the configuration says, DataError
-    for an empty file.
+    Hidden files and those below `_` or `.` names (`_SUCCESS`) are not data, nor is what `preprocess` has
+    written; that and files of other formats are told to `warn`. Raises ConfigError when the path or the
+    format is not what the configuration says, DataError for an empty file.
     """
     if _is_pattern(path):
-        entries = _matching(path)
+        entries = _matching(path, warn)
         if not entries:
             raise ConfigError(f"{FIELD}: no file matches {path}; check the pattern, relative to project_root")
     else:
@@ -85,15 +86,41 @@ def _is_the_file(path: str, entries: list[FileEntry]) -> bool:
     return len(entries) == 1 and entries[0].path == path
 
 
-def _matching(path: str) -> list[FileEntry]:
+def _matching(path: str, warn: Callable[[str], None]) -> list[FileEntry]:
     parts = path.split("/")
     fixed = next(i for i, part in enumerate(parts) if PATTERN.search(part))
     folder = "/".join(parts[:fixed]) or "/"
     relative = re.compile(_translate("/".join(parts[fixed:])))
     entries = storage.find_files(folder) or []
     start = len(folder.rstrip("/")) + 1
-    found = [entry for entry in entries if relative.fullmatch(entry.path[start:])]
-    return [entry for entry in found if _is_visible(entry.path[start:])]
+    visible = [entry for entry in entries if _is_visible(entry.path[start:])]
+    found = [entry for entry in visible if relative.fullmatch(entry.path[start:])]
+    return _without_results(found, visible, warn)
+
+
+def _without_results(
+    files: list[FileEntry], listing: list[FileEntry], warn: Callable[[str], None]
+) -> list[FileEntry]:
+    """The files that no run of `preprocess` wrote, by the metadata in `listing` that lies with them."""
+    known = {entry.path for entry in listing}
+    results: dict[str, set[str]] = {}
+    kept = []
+    for entry in files:
+        address, mark, query = entry.path.partition("?") if "://" in entry.path else (entry.path, "", "")
+        folder, name = posixpath.split(address)
+        beside = f"{posixpath.splitext(address)[0]}.metadata.json"
+        candidates = [f"{path}{mark}{query}" for path in (f"{folder}/metadata.json", beside)]
+        candidates = [path for path in candidates if path in known]
+        for path in candidates:
+            if path not in results:
+                results[path] = shard_names(path)
+        if not any(name in results[path] for path in candidates):
+            kept.append(entry)
+    if left_out := len(files) - len(kept):
+        count = f"{left_out:,} file{'s' * (left_out > 1)}"
+        first = next(entry for entry in files if entry not in kept)
+        warn(f"{count} that preprocess wrote left out, such as {first.path}")
+    return kept
 
 
 def _is_visible(relative: str) -> bool:
@@ -118,11 +145,14 @@ def _of_folder(
 ) -> list[FileEntry]:
     start = len(path.partition("?")[0].rstrip("/")) + 1
     visible = [entry for entry in entries if _is_visible(entry.path[start:])]
-    files = [entry for entry in visible if data_ending(entry.path) in ENDINGS[read_format]]
-    others = [entry for entry in visible if entry not in files]
+    of_format = [entry for entry in visible if data_ending(entry.path) in ENDINGS[read_format]]
+    files = _without_results(of_format, visible, warn)
+    others = [entry for entry in visible if entry not in of_format]
     endings = ", ".join(sorted({data_ending(e.path) or "no extension" for e in others}))
     if not files:
         found = f" (found {endings})" if others else " (it is empty)"
+        if of_format:
+            found = " besides those that preprocess wrote"
         raise ConfigError(
             f"{FIELD}: the folder {path} holds no .{read_format} files{found}; "
             f"read_format is {read_format}, allowed are csv and parquet"

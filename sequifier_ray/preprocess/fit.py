@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from sequifier_ray import storage
 from sequifier_ray.data.metadata import (
     SPECIAL_TOKEN_IDS,
     ColumnStatistics,
@@ -21,7 +22,7 @@ from sequifier_ray.errors import ConfigError, DataError, nearest
 from sequifier_ray.preprocess.columns import Int64
 from sequifier_ray.preprocess.files import dataset_name
 from sequifier_ray.preprocess.job import Job
-from sequifier_ray.preprocess.kinds import INTEGER, TEXT
+from sequifier_ray.preprocess.kinds import BOOLEAN, INTEGER, REAL, TEXT, are_canonical
 from sequifier_ray.preprocess.measure import PartitionFit, merge_moments
 from sequifier_ray.preprocess.schema import Roles
 from sequifier_ray.preprocess.vocabulary import (
@@ -68,19 +69,24 @@ def check_reused(reused: DatasetDescription, roles: Roles, path: str) -> None:
             )
 
 
-def reused_kinds(reused: DatasetDescription, kinds: Mapping[str, str]) -> dict[str, str]:
-    """Kinds as the earlier run's maps ask for them: a map of texts is looked up by text, even where all
-    values now are numbers."""
+def kinds_by_maps(
+    config: PreprocessConfig, reused: DatasetDescription | None, kinds: Mapping[str, str]
+) -> dict[str, str]:
+    """Kinds as maps made earlier ask for them: one of texts is looked up by text as it is written, even where
+    all values now are numbers or booleans. Raises DataError for a map that cannot be read."""
+    maps = dict(reused.id_maps) if reused is not None else {}
+    for name in config.use_precomputed_maps or ():
+        path = config.resolve(f"configs/id_maps/{name}.json")
+        if storage.exists(path):
+            maps[name] = read_precomputed_map(path, name)
     changed = dict(kinds)
-    for name, id_map in reused.id_maps.items():
-        holds_integers = "[unknown]" not in id_map and all(_is_integer(value) for value in id_map)
-        if name in changed and not holds_integers and changed[name] == INTEGER:
+    for name, id_map in maps.items():
+        holds_integers = (
+            "[unknown]" not in id_map and are_canonical(pl.Series(list(id_map), dtype=pl.String)).all()
+        )
+        if not holds_integers and changed.get(name) in (INTEGER, BOOLEAN, REAL):
             changed[name] = TEXT
     return changed
-
-
-def _is_integer(text: str) -> bool:
-    return text.removeprefix("-").isdigit()
 
 
 def fit_description(
@@ -196,6 +202,16 @@ def _stored_type(config: PreprocessConfig, name: str, vocabulary: Vocabulary | N
     if vocabulary is not None:
         return ID_TYPES[np.dtype(smallest_id_dtype(vocabulary.n_classes)).name]
     return (config.column_data_types or {}).get(name, "Float32")
+
+
+def columns_of_others(description: DatasetDescription) -> list[str]:
+    """Categorical columns none of whose values has an id."""
+    reserved = set(SPECIAL_TOKEN_IDS)
+    return [
+        name
+        for name, id_map in description.id_maps.items()
+        if id_map.keys() <= reserved and name not in description.hashed_columns
+    ]
 
 
 def constant_columns(description: DatasetDescription) -> list[str]:

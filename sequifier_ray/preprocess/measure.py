@@ -120,7 +120,7 @@ def count_windows(lengths: Int64, window_length: int, window_stride: int) -> int
 
 def merge_moments(fits: Sequence[PartitionFit], name: str) -> Moments:
     """The moments of a real column over all partitions, merged in their order."""
-    moments = Moments(0, 0.0, 0.0)
+    moments = Moments()
     for fit in fits:
         moments = moments.merge(fit.moments[name])
     return moments

@@ -39,7 +39,7 @@ def position_flaws(
         first = f"({name_of(int(keys[row]))}, {positions[row]})"
         flaws.append(
             Flaw(
-                "{n} row{s} repeat the (sequenceId, itemPosition) of another",
+                "the (sequenceId, itemPosition) of another row occurs again {n} time{s}",
                 len(repeated),
                 (partition, row),
                 first,

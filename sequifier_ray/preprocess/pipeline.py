@@ -33,13 +33,12 @@ LARGE_VOCABULARY = 100_000
 
 @dataclass(frozen=True)
 class PreprocessSummary:
-    """What a run read and wrote; `dropped_events` by reason, `seconds` by pass."""
+    """What a run read and wrote; `seconds` by pass."""
 
     description_path: str
     rows: int
     sequences: int
     splits: tuple[SplitSummary, ...]
-    dropped_events: dict[str, int]
     seconds: dict[str, float]
 
 
@@ -71,7 +70,7 @@ def _run_passes(
     config: PreprocessConfig, outputs: Outputs, engine: Engine, progress: Progress
 ) -> PreprocessSummary:
     from sequifier_ray.preprocess.fit import fit_description, read_reused, split_paths
-    from sequifier_ray.preprocess.publish import recover, staged
+    from sequifier_ray.preprocess.publish import DESCRIPTION, entries_of, recover, staged
     from sequifier_ray.preprocess.resume import prepare
     from sequifier_ray.preprocess.splits import refuse_empty_splits
     from sequifier_ray.preprocess.write import finish, summarize
@@ -80,7 +79,9 @@ def _run_passes(
     keep = config.continue_preprocessing
     if recover(outputs, keep_work=keep) and not keep:
         report("cleared what an interrupted run had left")
-    outputs.refuse_others(path.rsplit("/", 1)[-1] for path in split_paths(config))
+    outputs.refuse_others(
+        [*(entry for path in split_paths(config) for entry in sorted(entries_of(path))), DESCRIPTION]
+    )
     with staged(outputs, keep_work=keep) as new:
         reused = read_reused(config)
         job = prepare(config, outputs, engine, progress, reused)
@@ -90,20 +91,17 @@ def _run_passes(
         events = [sum(fit.splits[i].events for fit in fits) for i in range(len(fits[0].splits))]
         refuse_empty_splits(events, config, len(n_rows), int(n_rows.max()))
         description = fit_description(job, fits, values, counts, reused)
-        encoded = _encode(_encode_job(job, description, values, fits, new), engine, progress, fits)
+        encode_job = _encode_job(job, description, values, fits, new)
+        encoded = _encode(encode_job, engine, progress, fits)
         _check_others(description, config, encoded, sum(events), report)
-        splits = finish(new, job.work, description, encoded)
+        splits = finish(encode_job, new, encoded)
     summaries = summarize(description, fits, splits)
-    dropped = {}
-    if lost := sum(fit.rows for fit in fits) - sum(events):
-        dropped = {"after int(sum of split_ratios * n) of their sequence": lost}
-    _report_remarks(description, dropped, report)
+    _report_remarks(description, report)
     return PreprocessSummary(
         description_path=str(outputs.description),
         rows=sum(fit.rows for fit in fits),
         sequences=len(n_rows),
         splits=summaries,
-        dropped_events=dropped,
         seconds=progress.seconds,
     )
 
@@ -222,10 +220,8 @@ def _check_others(
             )
 
 
-def _report_remarks(
-    description: DatasetDescription, dropped: dict[str, int], report: Callable[[str], None]
-) -> None:
-    from sequifier_ray.preprocess.fit import constant_columns
+def _report_remarks(description: DatasetDescription, report: Callable[[str], None]) -> None:
+    from sequifier_ray.preprocess.fit import columns_of_others, constant_columns
 
     for name, count in description.n_classes.items():
         if count > LARGE_VOCABULARY:
@@ -235,7 +231,8 @@ def _report_remarks(
             )
     for name in constant_columns(description):
         report(f'warning: column "{name}" does not vary in split 0: all its values are stored as 0')
-    for reason, events in dropped.items():
+    for name in columns_of_others(description):
         report(
-            f"warning: {events:,} events dropped: {reason} (the ratios sum to less than 1 in floating point)"
+            f'warning: column "{name}" has no value with an id of its own: all its events are [other]; lower '
+            "min_freq in cardinality_config, or leave the column out"
         )

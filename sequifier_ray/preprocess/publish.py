@@ -3,15 +3,16 @@
 A run builds in `data/.<name>-preprocess/new` and keeps what it has worked out in `work` beside it. To
 publish, earlier results of the same name move to
 `retiring` beside it, which is then renamed `previous`; the new ones take their places, one rename each,
-the description last; `previous` becomes `obsolete` and is deleted. So `previous` exists exactly while
-whatever is in place is new but perhaps not complete, and a run that fails, or the next one after a kill,
-knows what to undo.
+the description last. So `previous` exists exactly while whatever is in place is new but perhaps not
+complete, and a run that fails, or the next one after a kill, knows what to undo. What is no longer needed
+is renamed as a whole before it is deleted: half deleted it would say something else.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -19,14 +20,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from sequifier_ray import storage
+from sequifier_ray.data.metadata import DATASET_FORMAT, SPLIT_FORMAT, metadata_path
 from sequifier_ray.errors import DataError, SequifierRayError
 
 DESCRIPTION = "description.json"
 METADATA_ENDING = ".metadata.json"
-OBSOLETE, ENTRIES = "obsolete", "entries"
+ENTRIES = "entries"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Outputs:
         return self.staging / "work"
 
     @property
+    def obsolete(self) -> Path:
+        """What a run has left and nobody needs."""
+        return self.data_folder / f".{self.name}-preprocess-obsolete"
+
+    @property
     def retiring(self) -> Path:
         """Earlier results while some of them are still in place."""
         return self.staging / "retiring"
@@ -67,13 +74,12 @@ class Outputs:
         return self.description if entry == DESCRIPTION else self.data_folder / entry
 
     def published(self) -> list[str]:
-        """Entries that an earlier run published, in any output form; known by the metadata that goes with
-        them, for other files may have such names too."""
-        pattern = re.compile(re.escape(self.name) + r"-split\d+(\.(parquet|csv|metadata\.json))?")
-        entries = [
-            p.name for p in self.data_folder.iterdir() if pattern.fullmatch(p.name) and _has_metadata(p)
-        ]
-        return sorted(entries) + [DESCRIPTION] * self.description.exists()
+        """Entries that an earlier run published, in any output form: what its own metadata lists, for other
+        files may have such names too."""
+        pattern = re.compile(re.escape(self.name) + rf"-split\d+({re.escape(METADATA_ENDING)})?")
+        found = [_published_with(p) for p in self.data_folder.iterdir() if pattern.fullmatch(p.name)]
+        is_ours = _values(self.description).get("format") == DATASET_FORMAT
+        return sorted(name for names in found for name in names) + [DESCRIPTION] * is_ours
 
     def refuse_others(self, entries: Iterable[str]) -> None:
         """Raise DataError where something of these names is in the way that no run has published."""
@@ -83,15 +89,43 @@ class Outputs:
             if entry not in published and (target.exists() or target.is_symlink()):
                 raise DataError(
                     f"{target} is in the way of the results and was not written by `sequifier-ray "
-                    f"preprocess`; move "
-                    "it elsewhere"
+                    "preprocess` as it is; move it elsewhere"
                 )
 
 
-def _has_metadata(path: Path) -> bool:
+def entries_of(split_path: str) -> set[str]:
+    """The names in the data folder that belong to one split: its folder, or its file and metadata."""
+    name = os.path.basename(split_path)
+    metadata = metadata_path(name)
+    return {name} if metadata.startswith(f"{name}/") else {name, metadata}
+
+
+def _published_with(path: Path) -> list[str]:
+    """What was published together with a split's folder, or its metadata file beside a merged file; nothing
+    unless all of it is as the metadata says."""
+    values = _values(path / "metadata.json" if path.is_dir() else path)
+    try:
+        if values.get("format") != SPLIT_FORMAT:
+            return []
+        name = os.path.basename(values["dataset"]["split_paths"][values["split"]])
+        shards = {shard["name"] for shard in values["shards"]}
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return []
     if path.is_dir():
-        return (path / "metadata.json").exists()
-    return path.name.endswith(METADATA_ENDING) or path.with_name(path.stem + METADATA_ENDING).exists()
+        is_whole = name == path.name and {p.name for p in path.iterdir()} <= {"metadata.json", *shards}
+        return [name] if is_whole else []
+    if metadata_path(name) != path.name:
+        return []
+    return [path.name, name] if path.with_name(name).is_file() else [path.name]
+
+
+def _values(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; an empty one where there is none."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def recover(outputs: Outputs, *, keep_work: bool = False) -> bool:
@@ -99,6 +133,7 @@ def recover(outputs: Outputs, *, keep_work: bool = False) -> bool:
 
     With `keep_work` what it had worked out stays for this run. True when there was something to clear.
     """
+    shutil.rmtree(outputs.obsolete, ignore_errors=True)
     if not outputs.staging.exists():
         return False
     if outputs.previous.exists() and any(outputs.new.iterdir()):
@@ -110,8 +145,7 @@ def recover(outputs: Outputs, *, keep_work: bool = False) -> bool:
         for path in sorted(outputs.retiring.iterdir()):
             _move(path, outputs.target(path.name))
         outputs.retiring.rmdir()
-    is_done = outputs.previous.exists() or (outputs.staging / OBSOLETE).exists()
-    if is_done or not (keep_work and outputs.work.exists()):
+    if outputs.previous.exists() or not (keep_work and outputs.work.exists()):
         _remove_staging(outputs)
     return True
 
@@ -192,6 +226,7 @@ def _publish(outputs: Outputs) -> None:
             _flush(path)
     # Names alone do not tell new results from earlier ones once both are on their way.
     storage.write_atomic(str(outputs.staging / ENTRIES), "\n".join([*entries, DESCRIPTION]))
+    outputs.refuse_others([*entries, DESCRIPTION])
     outputs.retiring.mkdir()
     for entry in outputs.published():
         _move(outputs.target(entry), outputs.retiring / entry)
@@ -201,9 +236,8 @@ def _publish(outputs: Outputs) -> None:
 
 
 def _remove_staging(outputs: Outputs) -> None:
-    if outputs.previous.exists():
-        outputs.previous.rename(outputs.staging / OBSOLETE)
-    shutil.rmtree(outputs.staging)
+    outputs.staging.rename(outputs.obsolete)
+    shutil.rmtree(outputs.obsolete)
 
 
 def _flush(path: Path) -> None:

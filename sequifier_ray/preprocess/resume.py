@@ -14,14 +14,14 @@ from sequifier_ray.config.preprocess import PreprocessConfig
 from sequifier_ray.data.metadata import DatasetDescription
 from sequifier_ray.preprocess.engine import Engine
 from sequifier_ray.preprocess.files import find_input_files
-from sequifier_ray.preprocess.fit import check_reused, reused_kinds
+from sequifier_ray.preprocess.fit import check_reused, kinds_by_maps
 from sequifier_ray.preprocess.job import Job
-from sequifier_ray.preprocess.kinds import Evidence
+from sequifier_ray.preprocess.kinds import INTEGER, Evidence
 from sequifier_ray.preprocess.partitions import bytes_per_row, cut_partitions
 from sequifier_ray.preprocess.pieces import PieceLayout
 from sequifier_ray.preprocess.progress import Progress
 from sequifier_ray.preprocess.publish import Outputs
-from sequifier_ray.preprocess.scan import Scan, ScanResult, finish_scan, scan_in_order, scan_task
+from sequifier_ray.preprocess.scan import Scan, scan_all
 from sequifier_ray.preprocess.schema import (
     choose_roles,
     columns_to_read,
@@ -30,7 +30,7 @@ from sequifier_ray.preprocess.schema import (
     role_lines,
 )
 from sequifier_ray.preprocess.sequences import SequenceIndex
-from sequifier_ray.preprocess.source import SourceFile, Task, describe_file, plan_tasks
+from sequifier_ray.preprocess.source import SourceFile, Task, describe_file
 from sequifier_ray.preprocess.values import ReadingRules, extra_names
 from sequifier_ray.storage import FileEntry
 
@@ -65,10 +65,11 @@ def prepare(
     index, evidence, tasks = _scan(config, scan, outputs.work, engine, progress)
     if config.read_format == "csv":
         kinds = {name: seen.kind for name, seen in evidence.items()}
+        if evidence[config.item_position_column].is_whole:
+            kinds[config.item_position_column] = INTEGER  # however they are written
     else:
         kinds = {name: kind for name, kind in common_kinds(files).items() if name in scan.columns}
-    if reused is not None:
-        kinds = reused_kinds(reused, kinds)
+    kinds = kinds_by_maps(config, reused, kinds)
     columns = [name for name in names if name in scan.columns]
     roles = choose_roles(config, columns, kinds, reused)
     if reused is not None:
@@ -118,20 +119,11 @@ def _scan(
         saved = json.loads((work / SCAN).read_text())
         evidence = {name: _evidence(seen) for name, seen in saved["evidence"].items()}
         return SequenceIndex.load(work / SEQUENCES), evidence, tuple(Task(**task) for task in saved["tasks"])
-    tasks: Sequence[Task] = plan_tasks(scan.files, config.max_rows)
-    results: Sequence[ScanResult]
-    if config.max_rows is not None and config.read_format == "csv":
-        done = scan_in_order(scan, tasks, config.max_rows)
-        tasks, results = [task for task, _ in done], [result for _, result in done]
-    else:
-        results = engine.map(scan_task, scan, tasks)  # type: ignore[assignment]
-    results = list(progress.follow("scan", results, len(tasks), lambda result: result.rows))
-    index, evidence = finish_scan(scan, results)
-    tasks = [task for task, result in zip(tasks, results, strict=True) if result.rows]
+    index, evidence, tasks = scan_all(scan, config.max_rows, engine, progress)
     index.save(work / SEQUENCES)
     saved = {"tasks": [asdict(t) for t in tasks], "evidence": {n: asdict(e) for n, e in evidence.items()}}
     storage.write_atomic(str(work / SCAN), json.dumps(saved))
-    return index, evidence, tuple(tasks)
+    return index, evidence, tasks
 
 
 def _evidence(values: dict[str, object]) -> Evidence:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from sequifier_ray.errors import DataError
 from sequifier_ray.preprocess.flaws import Flaw, flaw_at, quoted, refuse_flaws
-from sequifier_ray.preprocess.kinds import Evidence, evidence_of
+from sequifier_ray.preprocess.kinds import Evidence, as_text, evidence_of
+from sequifier_ray.preprocess.progress import Progress
 from sequifier_ray.preprocess.sequences import SequenceIndex, count_ids, index_of, merge_counts
-from sequifier_ray.preprocess.source import Block, SourceFile, Task, read_blocks
+from sequifier_ray.preprocess.source import Block, SourceFile, Task, plan_tasks, read_blocks
+
+if TYPE_CHECKING:
+    from sequifier_ray.preprocess.engine import Engine
+
+
+BYTES_REMEDY = "write them as text, such as hexadecimal digits"
 
 
 @dataclass(frozen=True)
@@ -49,14 +57,14 @@ def scan_task(scan: Scan, task: Task) -> ScanResult:
         # One long list of counts would grow with the rows.
         counts = [merge_counts([*counts, count_ids(ids)])]
         for name in evidence:
-            seen = evidence_of(block.frame[name], scan.decimal, block.file, block.first_row)
+            seen = evidence_of(block.column(name), scan.decimal, block.file, block.first_row)
             evidence[name] = evidence[name].merge(seen)
     return ScanResult(rows, counts[0], evidence, flaws)
 
 
 def _ids(block: Block, name: str) -> tuple[pl.Series, list[Flaw]]:
     """The ids of a block that are not null, as 64-bit integers or as text."""
-    column = block.frame[name]
+    column = block.column(name)
     flaws = []
     if column.null_count():
         subject = f"column {quoted(name)} holds {{n}} null value{{s}}"
@@ -68,11 +76,33 @@ def _ids(block: Block, name: str) -> tuple[pl.Series, list[Flaw]]:
         integers = column.cast(pl.Int64, strict=False)
         return (column.cast(pl.String) if integers.null_count() else integers), flaws
     if column.dtype == pl.Binary:
-        return column.cast(pl.String, strict=False).drop_nulls(), flaws
+        texts = as_text(column)
+        if texts.null_count():
+            subject = f"column {quoted(name)} holds {{n}} value{{s}} of bytes that are not UTF-8 text"
+            wrong = as_text(block.column(name)).is_null() & block.column(name).is_not_null()
+            flaws.append(flaw_at(block, wrong, subject, BYTES_REMEDY, block.column(name).filter(wrong)[0]))
+        return texts.drop_nulls(), flaws
     everywhere = pl.Series([True]).new_from_index(0, len(column))
     subject = f"column {quoted(name)} holds {{n}} value{{s}} of type {column.dtype}"
     flaws.append(flaw_at(block, everywhere, subject, "ids are integers or text: cast them", column[0]))
     return pl.Series([], dtype=pl.Int64), flaws
+
+
+def scan_all(
+    scan: Scan, max_rows: int | None, engine: Engine, progress: Progress
+) -> tuple[SequenceIndex, dict[str, Evidence], tuple[Task, ...]]:
+    """Look at the first `max_rows` rows of all files (None: all): the sequences, the evidence of CSV columns,
+    and the tasks that read these rows. Raises DataError for null ids or no rows at all."""
+    tasks: Sequence[Task] = plan_tasks(scan.files, max_rows)
+    found: Iterable[ScanResult]
+    if max_rows is not None and scan.files[0].csv is not None:
+        done = scan_in_order(scan, tasks, max_rows)
+        tasks, found = [task for task, _ in done], [result for _, result in done]
+    else:
+        found = engine.map(scan_task, scan, tasks)
+    results = list(progress.follow("scan", found, len(tasks), lambda result: result.rows))
+    index, evidence = finish_scan(scan, results)
+    return index, evidence, tuple(t for t, result in zip(tasks, results, strict=True) if result.rows)
 
 
 def scan_in_order(scan: Scan, tasks: Sequence[Task], max_rows: int) -> list[tuple[Task, ScanResult]]:
@@ -101,4 +131,5 @@ def finish_scan(scan: Scan, results: Sequence[ScanResult]) -> tuple[SequenceInde
     for result in with_rows:
         for name, seen in result.evidence.items():
             evidence[name] = evidence.get(name, Evidence()).merge(seen)
-    return index_of(merge_counts([result.counts for result in with_rows])), evidence
+    counts = merge_counts([result.counts for result in with_rows])
+    return index_of(counts, typed=scan.files[0].csv is None), evidence

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sequifier_ray.data.shards import KEY_COLUMNS
 from sequifier_ray.errors import ConfigError, DataError, nearest
 from sequifier_ray.preprocess.kinds import BOOLEAN, EMPTY, INTEGER, REAL, TEXT, TIME
 from sequifier_ray.preprocess.source import SourceFile
@@ -145,6 +146,7 @@ def choose_roles(
     categorical = tuple(name for name in columns if _is_categorical(config, kinds[name], name, reused))
     real = tuple(name for name in columns if name not in categorical)
     _check_named(config, categorical, real)
+    _check_stored(config, columns)
     read = {*keys, *columns, *(n for n in (*others, config.split_column) if n is not None)}
     return Roles(
         columns=tuple(columns),
@@ -204,6 +206,19 @@ def _check_named(config: PreprocessConfig, categorical: Sequence[str], real: Seq
                 raise ConfigError(f'{field}: "{name}" is a real column, and only categories have ids')
             if name not in categorical:
                 raise ConfigError(f'{field}: "{name}" is not processed; add it to selected_columns')
+
+
+def _check_stored(config: PreprocessConfig, columns: Sequence[str]) -> None:
+    """Files of tables keep sequence and position beside the features, under names of their own."""
+    if config.write_format == "pt":
+        return
+    for name in (*columns, config.curriculum_column):
+        if name in KEY_COLUMNS:
+            raise ConfigError(
+                f'selected_columns: the column "{name}" cannot be stored as {config.write_format}, where '
+                "this is the name of the sequence's id or position itself; rename it, leave it out, or set "
+                "write_format: pt"
+            )
 
 
 def role_lines(roles: Roles) -> list[str]:

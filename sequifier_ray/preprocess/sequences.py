@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from sequifier_ray.preprocess.columns import Int64, code_column, read_frame
-from sequifier_ray.preprocess.kinds import CODE_PATTERN, as_integers
+from sequifier_ray.preprocess.kinds import are_canonical, as_integers
 
 IDS, ROWS = "id", "rows"
 
@@ -65,11 +65,10 @@ def merge_counts(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(parts).group_by(IDS).agg(pl.col(ROWS).sum())
 
 
-def index_of(counts: pl.DataFrame) -> SequenceIndex:
-    """The index of all rows; text becomes integers where every id is one as it is usually written."""
-    if counts.schema[IDS] == pl.String:
-        integers = as_integers(counts[IDS])
-        if not integers.null_count() and not counts[IDS].str.contains(CODE_PATTERN).any():
-            counts = merge_counts([counts.with_columns(integers.alias(IDS))])
+def index_of(counts: pl.DataFrame, *, typed: bool) -> SequenceIndex:
+    """The index of all rows. Without types of their own (CSV), ids are integers where every id is one as it
+    is usually written."""
+    if not typed and are_canonical(counts[IDS]).all():
+        counts = merge_counts([counts.with_columns(as_integers(counts[IDS]).alias(IDS))])
     counts = counts.sort(IDS)
     return SequenceIndex(counts[IDS], counts[ROWS].to_numpy())

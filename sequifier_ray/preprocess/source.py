@@ -59,6 +59,10 @@ class Block:
     frame: pl.DataFrame
     keys: tuple[str, ...] = ()
 
+    def column(self, name: str) -> pl.Series:
+        """The values of a column under another name: polars takes one like `^x.*$` for a pattern."""
+        return self.frame.get_column(name).alias("values")
+
 
 def describe_file(config: PreprocessConfig, entry: FileEntry) -> SourceFile:
     """Columns of a file, from the header of CSV or the footer of Parquet."""
@@ -68,10 +72,10 @@ def describe_file(config: PreprocessConfig, entry: FileEntry) -> SourceFile:
         return SourceFile(entry.path, csv.columns, {}, (), csv)
     try:
         with pyarrow.parquet.ParquetFile(storage.open_file(entry.path)) as file:
-            empty = frame_of(pa.Table.from_batches([], file.schema_arrow))
+            names = file.schema_arrow.names
+            empty = frame_of(pa.Table.from_batches([], file.schema_arrow), list(dict.fromkeys(names)))
             metadata = file.metadata
             rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-            names = file.schema_arrow.names
     except (pa.ArrowException, OSError, pl.exceptions.PolarsError) as error:
         raise _bad_parquet(entry.path, error) from error
     repeated = sorted({name for name in names if names.count(name) > 1})
@@ -116,7 +120,7 @@ def read_blocks(file: SourceFile, task: Task, columns: Sequence[str]) -> Iterato
             batch = batch[:left]
             left -= batch.num_rows
         if batch.num_rows:
-            yield Block(file.path, task.file, row, frame_of(batch).select(columns))
+            yield Block(file.path, task.file, row, frame_of(batch, columns))
             row += batch.num_rows
         if left == 0:
             return
@@ -125,14 +129,19 @@ def read_blocks(file: SourceFile, task: Task, columns: Sequence[str]) -> Iterato
 def _csv_batches(file: CsvFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Blocks of about `TASK_ROWS` rows; small ones would cost more than they hold."""
     pending: list[pa.RecordBatch] = []
+    rows, last = 0, None
     try:
-        for batch in file.read(columns):
+        # a quote that is never closed makes all that follows a part of the last column
+        for batch in file.read(tuple(dict.fromkeys([*columns, file.columns[-1]]))):
+            if batch.num_rows:
+                rows, last = rows + batch.num_rows, batch.column(file.columns[-1])[-1].as_py()
             pending.append(batch)
             if sum(b.num_rows for b in pending) >= TASK_ROWS:
                 yield pa.concat_batches(pending)
                 pending = []
         if pending:
             yield pa.concat_batches(pending)
+        file.refuse_open_quote(rows, last)
     except (pa.ArrowException, OSError, UnicodeError) as error:
         if "Empty CSV file" in str(error):
             return
@@ -153,12 +162,16 @@ def _bad_parquet(path: str, error: Exception) -> DataError:
     return DataError(f"{path} cannot be read as Parquet: {text}")
 
 
-def frame_of(data: pa.Table | pa.RecordBatch) -> pl.DataFrame:
-    """A polars frame; dictionaries, half floats, UUIDs and bytes as plain values that polars knows."""
-    columns = {name: _plain(data.column(i)) for i, name in enumerate(data.schema.names)}
-    frame = pl.DataFrame({name: pl.from_arrow(column) for name, column in columns.items()})
-    uuids = [name for name, column in columns.items() if _is_uuid(column.type)]
-    return frame.with_columns([_uuid_text(name) for name in uuids])
+def frame_of(data: pa.Table | pa.RecordBatch, names: Sequence[str]) -> pl.DataFrame:
+    """A polars frame of the named columns, in their order; dictionaries, half floats and UUIDs as plain
+    values that polars knows."""
+    places = {name: i for i, name in enumerate(data.schema.names)}
+    columns = {}
+    for name in names:
+        column = _plain(data.column(places[name]))
+        values = pl.Series(pl.from_arrow(column))
+        columns[name] = _uuid_text(values) if _is_uuid(column.type) else values
+    return pl.DataFrame(columns)
 
 
 def _plain(column: Any) -> Any:
@@ -169,7 +182,7 @@ def _plain(column: Any) -> Any:
         column = column.cast(column.type.value_type)
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
-    if pa.types.is_decimal(column.type):
+    if pa.types.is_decimal256(column.type):
         column = column.cast(pa.float64())
     return column
 
@@ -178,10 +191,6 @@ def _is_uuid(dtype: pa.DataType) -> bool:
     return bool(pa.types.is_fixed_size_binary(dtype) and dtype.byte_width == UUID_BYTES)
 
 
-def _uuid_text(name: str) -> pl.Expr:
+def _uuid_text(column: pl.Series) -> pl.Series:
     """16 bytes in the usual text form, 8-4-4-4-12 hexadecimal digits."""
-    digits = pl.col(name).bin.encode("hex")
-    parts = [
-        digits.str.slice(start, length) for start, length in ((0, 8), (8, 4), (12, 4), (16, 4), (20, 12))
-    ]
-    return pl.concat_str(parts, separator="-").alias(name)
+    return column.bin.encode("hex").str.replace(r"^(.{8})(.{4})(.{4})(.{4})(.{12})$", "$1-$2-$3-$4-$5")

@@ -51,9 +51,12 @@ def sequence_lengths(sequence_keys: Int64) -> tuple[Int64, Int64]:
 
 
 def within_sequence_bounds(lengths: Int64, ratios: Sequence[float]) -> Int64:
-    """Upper bounds int(cumsum(ratios) * n) of every split in every sequence, `[n_sequences, n_splits]`,
-    at most n: ratios may sum to a little more than 1."""
+    """Upper bounds int(cumsum(ratios) * n) of every split in every sequence, `[n_sequences, n_splits]`.
+
+    Ratios that sum to 1 may do so but nearly in floating point: no bound is beyond n, and the last one is n.
+    """
     bounds = (np.cumsum(ratios)[None, :] * lengths[:, None]).astype(np.int64)
+    bounds[:, -1] = lengths
     return np.minimum(bounds, lengths[:, None])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from sequifier_ray.config.tables import Cardinality
+from sequifier_ray.config.tables import MOST_CLASSES, Cardinality
 from sequifier_ray.data.metadata import SPECIAL_TOKEN_IDS, HashedRest
 from sequifier_ray.errors import DataError
 from sequifier_ray.preprocess.columns import Float64, Int64
@@ -28,32 +29,37 @@ BLOCK_ROWS = 1_000_000
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, mean and sum of squared deviations of some numbers; those of two parts give those of both
-    (Chan, Golub, LeVeque 1983)."""
+    """Count, mean, sum of squared deviations and range of some numbers; those of two parts give those of both
+    (Chan, Golub, LeVeque 1983). The mean lies within the range, so that a constant deviates by exactly 0."""
 
-    count: int
-    mean: float
-    squared_deviations: float
+    count: int = 0
+    mean: float = 0.0
+    squared_deviations: float = 0.0
+    minimum: float = math.inf
+    maximum: float = -math.inf
 
     @staticmethod
     def of(values: Float64) -> Moments:
         """The moments of finite float64 values; zeros for none."""
         if not len(values):
-            return Moments(0, 0.0, 0.0)
-        mean = float(values.mean())
+            return Moments()
+        low, high = float(values.min()), float(values.max())
+        mean = min(max(float(values.mean()), low), high)
         deviations = values - mean
         # A sum and no dot product: the latter's rounding depends on the number of threads.
-        return Moments(len(values), mean, float(np.square(deviations).sum()))
+        return Moments(len(values), mean, float(np.square(deviations).sum()), low, high)
 
     def merge(self, other: Moments) -> Moments:
         """The moments of both parts together."""
         count = self.count + other.count
-        if not self.count:
-            return other
+        if not self.count or not other.count:
+            return self if self.count else other
+        low, high = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
         delta = other.mean - self.mean
-        mean = self.mean + delta * other.count / count
+        mean = min(max(self.mean + delta * other.count / count, low), high)
         between = delta * delta * self.count * other.count / count
-        return Moments(count, mean, self.squared_deviations + other.squared_deviations + between)
+        deviations = self.squared_deviations + other.squared_deviations + between
+        return Moments(count, mean, deviations, low, high)
 
     @property
     def std(self) -> float:
@@ -63,7 +69,7 @@ class Moments:
 
 def fit_moments(column: Float64, rows: Int64) -> Moments:
     """The moments of some rows of a column without those that are NaN, a block of rows at a time."""
-    moments = Moments(0, 0.0, 0.0)
+    moments = Moments()
     # An overflow becomes an infinite deviation here and an error that names the column when it is encoded.
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(rows), BLOCK_ROWS):
@@ -83,12 +89,14 @@ def listed_values(values: pl.Series, counts: Int64, limit: Cardinality | None) -
     """Those of the distinct `values`, which occur `counts` times, that have an id of their own; sorted as
     they were."""
     keep = counts > 0
+    if values.dtype == pl.String:  # the names of special tokens have their ids
+        keep &= ~values.is_in(list(SPECIAL_TOKEN_IDS)).to_numpy()
     if limit is not None and limit.min_freq is not None:
         keep &= counts >= limit.min_freq
     if limit is not None and limit.top_k is not None:
         # Stable: among equally frequent values the smaller one comes first.
         is_top = np.zeros(len(counts), bool)
-        is_top[np.argsort(-counts, kind="stable")[: limit.top_k]] = True
+        is_top[np.argsort(np.where(keep, -counts, 0), kind="stable")[: limit.top_k]] = True
         keep &= is_top
     return values.filter(pl.Series(keep, dtype=pl.Boolean))
 
@@ -149,23 +157,34 @@ def read_precomputed_map(path: str, column: str) -> IdMap:
     Raises DataError when the file is missing, is not such a map, or holds ids below 3.
     """
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        pairs = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=list)
     except FileNotFoundError as error:
         raise DataError(
             f'use_precomputed_maps: "{column}" needs the file {path}, which does not exist'
         ) from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(content, dict) or not content:
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; it must be a JSON file") from error
+    if not isinstance(pairs, list) or not pairs or not all(isinstance(pair, tuple) for pair in pairs):
         raise DataError(f"{path} must hold an object of value: id pairs, ids from {FIRST_ID}")
+    id_map: IdMap = {}
     data_ids = set()
-    for value, identity in content.items():
+    for value, identity in pairs:
+        if value in id_map:
+            raise DataError(f"{path} names {value!r} more than once; every value has one id")
         reserved = SPECIAL_TOKEN_IDS.get(value)
         allowed = isinstance(identity, int) and not isinstance(identity, bool)
+        if allowed and identity >= MOST_CLASSES:
+            raise DataError(
+                f"{path}: the id of {value!r} is {identity}; ids are below {MOST_CLASSES:,}, for an "
+                "embedding has a row for each up to the largest: number the values from 3 without large gaps"
+            )
         if not allowed or (identity != reserved and identity < FIRST_ID) or identity in data_ids:
             raise DataError(
                 f"{path}: the id of {value!r} is {identity!r}; ids are distinct integers from {FIRST_ID} "
                 "(0 [unknown], 1 [other] and 2 [mask] are reserved)"
             )
         data_ids.add(identity)
-    return dict(content)
+        id_map[value] = identity
+    return id_map

@@ -19,7 +19,8 @@ from sequifier_ray.data.metadata import (
     write_description,
     write_split,
 )
-from sequifier_ray.preprocess.encode import Encoded
+from sequifier_ray.errors import DataError
+from sequifier_ray.preprocess.encode import Encoded, EncodeJob
 from sequifier_ray.preprocess.files import dataset_name
 from sequifier_ray.preprocess.measure import PartitionFit
 from sequifier_ray.preprocess.publish import DESCRIPTION, Outputs
@@ -59,19 +60,23 @@ def number_shards(fits: Sequence[PartitionFit]) -> tuple[tuple[int, ...], ...]:
     return tuple(numbers)
 
 
-def finish(
-    new: Path, work: Path, description: DatasetDescription, encoded: Sequence[Encoded]
-) -> list[SplitMetadata]:
+def finish(job: EncodeJob, new: Path, encoded: Sequence[Encoded]) -> list[SplitMetadata]:
     """Write the metadata of every split, merged files where they are wanted, and the description, into `new`;
-    the shards are there already, or for merging in `work`."""
+    the shards are there already, or for merging in the work folder. Raises DataError where one is not as it
+    was written."""
+    description = job.description
     splits = []
     for split, path in enumerate(description.split_paths):
         name = path.rsplit("/", 1)[-1]
         entries = [shard for part in encoded if (shard := part.shards[split]) is not None]
+        for entry in entries:
+            if job.is_missing(split, entry):
+                raise DataError(
+                    f"{job.folder(split) / entry.name} is no longer as this run has written it; run again "
+                    "when nothing else works in that folder"
+                )
         if description.merge_output:
-            parts = [
-                work / name.removesuffix(f".{description.write_format}") / entry.name for entry in entries
-            ]
+            parts = [job.folder(split) / entry.name for entry in entries]
             entries = [_merge(parts, new / name, description.write_format, entries)]
         metadata = SplitMetadata(description, split, tuple(entries))
         write_split(str(new / name), metadata)

@@ -269,7 +269,17 @@ def test_train_rule(train: Any, old: str, new: str, text: str) -> None:
             "preprocess.yaml:4: csv.separator: found 'ab'; allowed: one ASCII character",
         ),
         ("csv: {decimal: ',', separator: ','}\n", "csv.separator: found ',', which is also quote or decimal"),
-        ("csv: {encoding: ebcdic1}\n", "csv.encoding: found 'ebcdic1'; allowed: an encoding, such as utf-8"),
+        *(
+            (
+                f"csv: {{encoding: {name}}}\n",
+                f"csv.encoding: found '{name}'; allowed: an encoding, such as utf-8",
+            )
+            for name in ("ebcdic1", "rot13", "base64", "zip", "hex", "undefined")
+        ),
+        (
+            "cardinality_config: {c: {top_k: 1, hashing: {num_buckets: 1000000000000}}}\n",
+            "cardinality_config.c.hashing.num_buckets: found 1000000000000; allowed: below 2e+09",
+        ),
         (
             "read_format: parquet\ncsv: {separator: ','}\n",
             "preprocess.yaml:5: csv: describes CSV files, but read_format is parquet; remove it",

@@ -17,6 +17,7 @@ from sequifier_ray.config.load import load_preprocess
 from sequifier_ray.data.metadata import read_split
 from sequifier_ray.errors import ConfigError, DataError
 from sequifier_ray.inspection.facts import Lengths
+from sequifier_ray.inspection.report import lines_of
 from sequifier_ray.inspection.run import inspect
 from sequifier_ray.preprocess.pipeline import preprocess
 
@@ -187,3 +188,73 @@ def test_a_folder_that_sequifier_wrote() -> None:
 def test_quartiles() -> None:
     assert Lengths.of({1: 1, 2: 1, 3: 1, 4: 1}) == Lengths(1, 1, 2, 3, 4)
     assert Lengths.of({7: 100}) == Lengths(7, 7, 7, 7, 7)
+
+
+def test_windows_of_a_split_are_checked(tmp_path: Path, table: pl.DataFrame) -> None:
+    run(tmp_path)
+    split = tmp_path / "data" / "t-split0"
+    (stored,) = look(split)
+    assert stored.window == (33, 8)
+    assert look(split, window_stride=1)[0].window == (33, 1)
+    assert look(split, window_length=9)[0].window == (9, 9)
+    assert look(split, window_length=1, window_stride=2)[0].window == (1, 2)
+    assert look(split, window_stride=1)[0].splits[0].windows > stored.splits[0].windows
+    for field in ("window_length", "window_stride"):
+        for value in (0, -3, "abc", 2.5, 2**63):
+            with pytest.raises(ConfigError, match=f"{field}: found"):
+                look(split, **{field: value})
+    with pytest.raises(ConfigError, match=r"--config-path: .*t-split0 is preprocessed already; only its win"):
+        inspect(str(split), str(tmp_path / "p.yaml"), {}, None, False, lambda line: None)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_the_first_rows_of_a_table(tmp_path: Path, table: pl.DataFrame, ending: str) -> None:
+    table.write_csv(tmp_path / "t.csv")
+    (facts,) = look(tmp_path / f"t.{ending}", max_rows=10)
+    assert facts.rows == 10
+    assert facts.sequences == table.head(10)["sequenceId"].n_unique()
+    flags = next(column for column in facts.columns if column.name == "flag")
+    assert flags.distinct == table.head(10)["flag"].n_unique()
+
+
+def test_columns_of_any_type_and_name(tmp_path: Path) -> None:
+    table = pl.DataFrame(
+        {
+            "sequenceId": [0, 0],
+            "itemPosition": [0, 1],
+            "lists": [[1], None],
+            "records": [{"a": 1}, {"a": 2}],
+            "span": pl.Series([1, 2], dtype=pl.Duration("us")),
+            "time": pl.Series([1, 2], dtype=pl.Time),
+            "bytes": [b"a", b"\xff"],
+            "^x.*$": ["a", "b"],
+            "*": [1.5, 2.5],
+            "rows": [True, False],
+        }
+    )
+    table.write_parquet(tmp_path / "t.parquet")
+    (facts,) = look(tmp_path / "t.parquet")
+    assert [column.name for column in facts.columns] == table.columns
+    found = {column.name: (column.missing, column.distinct) for column in facts.columns}
+    assert [found[name] for name in ("lists", "records", "span", "time")] == [
+        *((1, None), (0, None), (0, None), (0, None))
+    ]
+    assert found["bytes"] == (1, 1)
+    assert [found[name] for name in ("^x.*$", "*", "rows")] == [(0, 2)] * 3
+    assert any("lists" in line for line in lines_of(facts))
+
+
+@pytest.mark.parametrize("name", ["rows", "*", "^x.*$"])
+def test_names_of_csv_columns(tmp_path: Path, name: str) -> None:
+    pl.DataFrame({"sequenceId": [0, 0], "itemPosition": [0, 1], name: ["1", "NA"]}).write_csv(
+        tmp_path / "t.csv"
+    )
+    (facts,) = look(tmp_path / "t.csv")
+    assert [(c.name, c.kind, c.missing, c.distinct) for c in facts.columns][2] == (name, "integer", 1, 1)
+
+
+def test_ids_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    table = {"sequenceId": [b"a", b"\xff\xfe"], "itemPosition": [0, 1], "x": ["a", "b"]}
+    pl.DataFrame(table).write_parquet(tmp_path / "t.parquet")
+    with pytest.raises(DataError, match='column "sequenceId" holds 1 value of bytes that are not UTF-8 text'):
+        look(tmp_path / "t.parquet")

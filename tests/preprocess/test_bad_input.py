@@ -117,7 +117,7 @@ def test_positions_that_are_text(project: Any, events: Any) -> None:
 
 def test_duplicates(project: Any, events: Any) -> None:
     table = pl.concat([events([3, 12]), events([3, 12])[[4, 9]]])
-    text = "2 rows repeat the (sequenceId, itemPosition) of another, first (1, 1)"
+    text = "the (sequenceId, itemPosition) of another row occurs again 2 times, first (1, 1)"
     expect(project, events, table, DataError, text)
 
 

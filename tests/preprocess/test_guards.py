@@ -58,7 +58,7 @@ def test_numbers_that_do_not_fit_are_named(
     before = {path: path.read_bytes() for path in (project.root / "data").rglob("*") if path.is_file()}
     project.write(table([v + 0.01 * i for i, v in enumerate(values)]))
     with pytest.raises(
-        DataError, match=r'column "x": \d+ values are too large to store, first .* at sequenceId 1'
+        DataError, match=r'column "x": \d+ values? too large to store as float32 .*, first .* at sequenceId 1'
     ):
         project.run(**settings)
     assert {

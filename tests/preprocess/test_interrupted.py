@@ -15,6 +15,8 @@ import polars as pl
 import pytest
 import yaml
 
+from sequifier_ray.errors import DataError
+
 WITH_KILL = """
 import os, sys
 from pathlib import Path
@@ -172,3 +174,80 @@ def test_an_error_keeps_what_was_worked_out(project: Any, events: Any) -> None:
     project.run(**settings)
     assert project.snapshot() == expected
     assert json.loads((project.root / "configs/metadata_configs/in.json").read_text())["columns"]
+
+
+KILLED_WHILE_DELETING = """
+import os, shutil, sys
+from sequifier_ray.config.load import load_preprocess
+from sequifier_ray.preprocess.pipeline import preprocess
+remove, kept = shutil.rmtree, sys.argv[2].split(",")
+def dying(path, *arguments, **named):
+    if os.path.isdir(path) and {"previous", "obsolete"} & set(os.listdir(path)):
+        for name in os.listdir(path):
+            if name not in kept:
+                target = os.path.join(path, name)
+                remove(target) if os.path.isdir(target) else os.remove(target)
+        os._exit(9)
+    remove(path, *arguments, **named)
+shutil.rmtree = dying
+preprocess(load_preprocess(sys.argv[1]), print)
+"""
+
+
+@pytest.mark.parametrize("kept", ["new,work", "new,work,previous"])
+def test_killed_while_it_deletes_what_is_obsolete(project: Any, events: Any, kept: str) -> None:
+    """In whatever order things vanish: what was published stays, and what was worked out is not trusted."""
+    write_files(project, events)
+    project.run(preprocessing_data_path="in")
+    expected = project.snapshot()
+    config = config_of(project, continue_preprocessing=True)
+    command = [sys.executable, "-c", KILLED_WHILE_DELETING, config, kept]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 9
+    project.run(preprocessing_data_path="in", continue_preprocessing=True)
+    assert project.snapshot() == expected
+
+
+@pytest.mark.parametrize("damage", ["deleted", "cut"])
+@pytest.mark.parametrize("merge_output", [False, True])
+def test_a_shard_that_is_not_as_recorded_is_written_again(
+    project: Any, events: Any, damage: str, merge_output: bool
+) -> None:
+    write_files(project, events)
+    settings = {"preprocessing_data_path": "in", "write_format": "parquet", "merge_output": merge_output}
+    project.run(**settings)
+    expected = project.snapshot()
+    config = config_of(project, continue_preprocessing=True)
+    # to the end of the last partition
+    command = [sys.executable, "-c", WITH_KILL, config, str(project.root / "log"), "50", "after"]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 9
+    staging = project.root / "data" / ".in-preprocess"
+    shards = sorted((staging / ("work" if merge_output else "new")).rglob("in-split0-*.parquet"))
+    assert len(shards) > 2
+    if damage == "deleted":
+        shards[1].unlink()
+    else:
+        shards[1].write_bytes(shards[1].read_bytes()[:-9])
+    project.run(continue_preprocessing=True, **settings)
+    assert project.snapshot() == expected
+
+
+def test_a_shard_that_vanishes_during_a_run_is_an_error(
+    project: Any, events: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sequifier_ray.preprocess.encode as encode
+
+    write_files(project, events)
+    project.run(preprocessing_data_path="in", write_format="parquet")
+    expected = project.snapshot()
+    write = encode._write
+
+    def lose(job: Any, data: Any, split: int, number: int) -> Any:
+        entry = write(job, data, split, number)
+        if (split, number) == (1, 2):
+            (job.folder(split) / entry.name).unlink()
+        return entry
+
+    monkeypatch.setattr(encode, "_write", lose)
+    with pytest.raises(DataError, match=r"in-split1-00002.parquet is no longer as this run has written it"):
+        project.run(preprocessing_data_path="in", write_format="parquet")
+    assert project.snapshot() == expected

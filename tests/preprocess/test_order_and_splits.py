@@ -51,7 +51,8 @@ def test_a_negative_gap_is_a_duplicate_only_when_equal() -> None:
     table = order_events(table_of(np.array([1, 1, 2]), np.array([4, 4, 0])))
     (flaw,) = position_flaws(table, consecutive=True, name_of=str, partition=0)
     assert flaw.text() == (
-        "1 row repeat the (sequenceId, itemPosition) of another, first (1, 4); every pair may occur once"
+        "the (sequenceId, itemPosition) of another row occurs again 1 time, first (1, 4); every pair may "
+        "occur once"
     )
 
 
@@ -59,7 +60,7 @@ def test_a_negative_gap_is_a_duplicate_only_when_equal() -> None:
 def test_within_sequence_bounds(lengths: list[int], ratios: list[float]) -> None:
     bounds = within_sequence_bounds(np.array(lengths), ratios)
     for n, row in zip(lengths, bounds.tolist(), strict=True):
-        assert row == [int(upper * n) for upper in np.cumsum(ratios)]
+        assert row == [*(int(upper * n) for upper in np.cumsum(ratios)[:-1]), n]
 
 
 def test_ratios_that_sum_to_a_little_more_than_1_do_not_reach_into_the_next_sequence() -> None:

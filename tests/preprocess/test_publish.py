@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from sequifier_ray.data.metadata import DATASET_FORMAT, SPLIT_FORMAT
 from sequifier_ray.errors import DataError
 from sequifier_ray.preprocess.publish import DESCRIPTION, Outputs, recover, staged
+
+
+def metadata(name: str, split: int, text: str) -> str:
+    paths = [f"data/{name}" if i == split else "" for i in range(split + 1)]
+    shards = [{"name": name if "." in name else "0.pt"}]
+    dataset = {"split_paths": paths, "text": text}
+    return json.dumps({"format": SPLIT_FORMAT, "split": split, "dataset": dataset, "shards": shards})
 
 
 def build(outputs: Outputs, splits: int, text: str) -> None:
     for i in range(splits):
         folder = outputs.new / f"x-split{i}"
         folder.mkdir()
-        (folder / "metadata.json").write_text(text)
-    (outputs.new / DESCRIPTION).write_text(text)
+        (folder / "metadata.json").write_text(metadata(f"x-split{i}", i, text))
+    (outputs.new / DESCRIPTION).write_text(json.dumps({"format": DATASET_FORMAT, "text": text}))
 
 
 def visible(root: Path) -> dict[str, str]:
-    return {str(p.relative_to(root)): p.read_text() for p in sorted(root.rglob("*")) if p.is_file()}
+    texts = {str(p.relative_to(root)): p.read_text() for p in sorted(root.rglob("*")) if p.is_file()}
+    for name, text in texts.items():
+        if name.endswith(".json"):
+            values = json.loads(text)
+            texts[name] = values.get("dataset", values)["text"]
+    return texts
 
 
 @pytest.fixture
@@ -36,7 +51,8 @@ def test_new_results_replace_all_earlier_ones(outputs: Outputs, tmp_path: Path) 
     with staged(outputs):
         build(outputs, 3, "first")
     (tmp_path / "data" / "x-split0.parquet").write_text("merged form of long ago")
-    (tmp_path / "data" / "x-split0.metadata.json").write_text("merged form of long ago")
+    merged = tmp_path / "data" / "x-split0.metadata.json"
+    merged.write_text(metadata("x-split0.parquet", 0, "merged form of long ago"))
     with staged(outputs):
         build(outputs, 2, "second")
     assert visible(tmp_path) == {
@@ -46,6 +62,41 @@ def test_new_results_replace_all_earlier_ones(outputs: Outputs, tmp_path: Path) 
         "data/xy-split0/of another data set": "kept",
     }
     assert not outputs.staging.exists()
+    assert not outputs.obsolete.exists()
+
+
+@pytest.mark.parametrize(
+    "entry", ["x-split1/metadata.json", "x-split1/notes.txt", "x-split1", "x-split1.metadata.json"]
+)
+def test_what_others_have_put_there_stays(outputs: Outputs, tmp_path: Path, entry: str) -> None:
+    """Of such names, but not as a run has written it: refused where it is in the way, else left alone."""
+    with staged(outputs):
+        build(outputs, 3, "first")
+    path = outputs.data_folder / entry
+    if entry == "x-split1":
+        shutil.rmtree(path)
+    path.write_text("mine")
+    before = {str(p): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    for splits in (1, 3):
+        taken = [f"x-split{i}" for i in range(splits)]
+        if splits == 1 or entry.endswith(".metadata.json"):
+            outputs.refuse_others([*taken, DESCRIPTION])
+            continue
+        with pytest.raises(DataError, match="x-split1 is in the way of the results and was not written by"):
+            outputs.refuse_others([*taken, DESCRIPTION])
+        with pytest.raises(DataError, match="x-split1 is in the way"), staged(outputs):
+            build(outputs, splits, "second")
+        assert {str(p): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    with staged(outputs):
+        build(outputs, 1, "second")
+    assert path.read_text() == "mine"
+
+
+def test_a_description_of_others_is_refused(outputs: Outputs) -> None:
+    outputs.description.parent.mkdir(parents=True)
+    outputs.description.write_text('{"split_paths": []}')
+    with pytest.raises(DataError, match=r"x\.json is in the way of the results and was not written by"):
+        outputs.refuse_others([DESCRIPTION])
 
 
 def fail_to_build(outputs: Outputs, error: Exception) -> None:
@@ -83,8 +134,8 @@ Path.rename = rename
 with staged(Outputs("x", data, description)) as folder:
     for i in range(2):
         (folder / f"x-split{i}").mkdir()
-        (folder / f"x-split{i}" / "metadata.json").write_text("second")
-    (folder / DESCRIPTION).write_text("second")
+        (folder / f"x-split{i}" / "metadata.json").write_text(sys.argv[4 + i])
+    (folder / DESCRIPTION).write_text(sys.argv[6])
 """
 
 
@@ -96,10 +147,12 @@ def test_a_kill_at_any_rename_is_undone_by_the_next_run(
         with staged(outputs):
             build(outputs, earlier_splits, "first")
     before = visible(tmp_path)
-    # each earlier and each new entry, `retiring` to `previous`, `previous` to `obsolete`
+    # each earlier and each new entry, `retiring` to `previous`, all to `obsolete`
     n_renames = (earlier_splits + 1 if earlier_splits else 0) + 3 + 2
     for limit in range(n_renames + 1):
         arguments = [str(outputs.data_folder), str(outputs.description), str(limit)]
+        arguments += [metadata(f"x-split{i}", i, "second") for i in range(2)]
+        arguments.append(json.dumps({"format": DATASET_FORMAT, "text": "second"}))
         killed = subprocess.run([sys.executable, "-c", KILLED_AT_RENAME, *arguments], check=False)
         assert killed.returncode == (9 if limit < n_renames else 0)
         recover(outputs)
