@@ -144,9 +144,11 @@ def _connect(address: str | None) -> Any:
 @contextmanager
 def _telling(action: str) -> Iterator[None]:
     """Turn what Ray's job client raises into an error that says what to look at."""
+    from ray.exceptions import RayError
+
     try:
         yield
-    except (RuntimeError, ValueError, OSError) as error:
+    except (RuntimeError, ValueError, OSError, RayError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ClusterError(
             f"cannot {action} ({first}); check --address (http://head:8265) or RAY_ADDRESS, and "

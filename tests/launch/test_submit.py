@@ -66,6 +66,7 @@ def head() -> Iterator[Head]:
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         "OMP_NUM_THREADS": "1",
     }
     port = free_port()
@@ -160,7 +161,7 @@ def test_without_the_token_the_remedy_is_said(head: Head, sent: Any) -> None:
     environment = {k: v for k, v in head.environment.items() if k != "RAY_AUTH_TOKEN_PATH"}
     stranger = Head(head.dashboard, {**environment, "HOME": "/nonexistent"})
     code, _, err = stranger.submit(sent("stranger"), "train")
-    assert code == 4
+    assert code == 4, err
     assert "RAY_AUTH_TOKEN_PATH if the cluster wants a token" in err
 
 
