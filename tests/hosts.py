@@ -54,14 +54,21 @@ class Hosts:
             _ip("-n", name, "route", "add", "default", "via", f"{NETWORK}.1")
 
     def boot(
-        self, number: int, command: Sequence[str], environment: dict[str, str], log: Path
+        self,
+        number: int,
+        command: Sequence[str],
+        environment: dict[str, str],
+        log: Path,
+        hidden: Sequence[Path] = (),
     ) -> subprocess.Popen[str]:
-        """Start host ``number`` with one service; killing the answered process loses the whole host."""
+        """Start host ``number`` with one service; killing the answered process loses the whole host. It sees
+        empty folders in the place of the ``hidden`` ones."""
         # The first process of a host reaps orphans, which services do not.
         script = (
             'hostname "node$0"; mount --bind "$1/hosts" /etc/hosts; '
             'mount --bind "$1/resolv.conf" /etc/resolv.conf; '
             "mkdir -p /tmp/ray; mount -t tmpfs none /tmp/ray; mount -t tmpfs none /dev/shm; "
+            'for folder in $HIDDEN; do mount -t tmpfs none "$folder"; done; '
             'shift; "$@" & p=$!; trap "kill $p" TERM; while kill -0 $p 2>/dev/null; do wait; done'
         )
         with log.open("a") as out:
@@ -72,7 +79,7 @@ class Hosts:
                     *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts"),
                     *("--", "bash", "-c", script, str(number), str(self._folder), *command),
                 ],
-                env=environment,
+                env={**environment, "HIDDEN": " ".join(map(str, hidden))},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -1,6 +1,6 @@
 """A plain PyTorch loop over the same model with every window in memory: what training could cost at best.
 
-    python tests/benchmarks/bare_loop.py CONFIG --strategy none|ddp|fsdp --updates N
+    python tests/benchmarks/bare_loop.py CONFIG --strategy none|ddp|fsdp --updates N --device cpu|cuda
 
 Prints one JSON line with samples per second, the first 10 updates left out. No loader, no checkpoints,
 no figures: batches are slices of tensors that lie ready.
@@ -47,16 +47,27 @@ def all_windows(
 
 
 def work(
-    rank: int, world_size: int, path: str, strategy: str, updates: int, meeting: str, answer: str
+    rank: int,
+    world_size: int,
+    path: str,
+    strategy: str,
+    updates: int,
+    meeting: str,
+    answer: str,
+    device: str,
 ) -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
     config = load_train(path)
     settings = config.global_training
     size = settings.batch_size * settings.world_size // world_size
     inputs, is_real, targets, target_is_real = all_windows(config)
+    inputs = {name: column.to(device) for name, column in inputs.items()}
+    targets = {name: column.to(device) for name, column in targets.items()}
+    is_real, target_is_real = is_real.to(device), target_is_real.to(device)
     description = read_description(config.resolve(config.dataset.part.metadata_config_path))
     model: Any = build_model(config.model, description, settings.context_length)
     initialize(model, config.seed)
+    model.to(device)
     if strategy != "none":
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size)
     if strategy == "ddp":
@@ -70,12 +81,15 @@ def work(
     started_s = 0.0
     for update in range(WARM_UP + updates):
         if update == WARM_UP:
+            if device == "cuda":
+                torch.cuda.synchronize()
             started_s = time.perf_counter()
         start = (update * world_size + rank) * size % (n - size)
         part = slice(start, start + size)
-        outputs = model({name: column[part] for name, column in inputs.items()}, is_real[part])
+        with torch.autocast(device, torch.bfloat16, enabled=settings.layer_autocast):
+            outputs = model({name: column[part] for name, column in inputs.items()}, is_real[part])
         valid = target_is_real[part]
-        loss = torch.zeros(())
+        loss = torch.zeros((), device=device)
         for name, predicted in outputs.items():
             target = targets[name][part]
             if target.is_floating_point():
@@ -87,6 +101,8 @@ def work(
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+    if device == "cuda":
+        torch.cuda.synchronize()
     seconds = time.perf_counter() - started_s
     if rank == 0:
         with open(answer, "w") as file:
@@ -101,6 +117,7 @@ def main() -> None:
     parser.add_argument("config")
     parser.add_argument("--strategy", choices=["none", "ddp", "fsdp"], default="none")
     parser.add_argument("--updates", type=int, default=150)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args()
     world_size = 1 if options.strategy == "none" else 2
     with tempfile.TemporaryDirectory() as folder:
@@ -112,6 +129,7 @@ def main() -> None:
             options.updates,
             f"file://{folder}/ranks",
             answer,
+            options.device,
         )
         if world_size == 1:
             work(0, *arguments)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
@@ -20,61 +19,32 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1]))
 from conftest import Run, end, n_samples, wait_until
-from hosts import Hosts, address, child_of, needs_hosts
+from hosts import child_of, needs_hosts
+from ray_hosts import Cluster
 
 pytestmark = needs_hosts()
-
-
-class Cluster:
-    """A head without CPUs on host 1, a worker node with one CPU on every other host."""
-
-    def __init__(self, folder: Path) -> None:
-        self.hosts = Hosts(3, folder)
-        self._folder = folder
-        (folder / "token").write_text(secrets.token_hex(32))
-        (folder / "token").chmod(0o600)
-        self.environment = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "8",
-            "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
-        }
-        self.address = f"{address(1)}:6379"
-        self.head = self._boot(1, "--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false")
-        wait_until(self._answers)
-        self.nodes = {number: self.join(number) for number in (2, 3)}
-
-    def join(self, number: int) -> subprocess.Popen[str]:
-        return self._boot(number, f"--address={self.address}", "--num-cpus=1")
-
-    def _boot(self, number: int, *words: str) -> subprocess.Popen[str]:
-        command = ["ray", "start", "--block", f"--node-ip-address={address(number)}", *words]
-        command += ["--object-store-memory=100000000"]
-        return self.hosts.boot(number, command, self.environment, self._folder / f"node{number}.log")
-
-    def _answers(self) -> bool:
-        probe = [sys.executable, "-c", f"import socket; socket.create_connection(('{address(1)}', 6379), 1)"]
-        try:
-            words = self.hosts.inside(self.head)
-        except (IndexError, FileNotFoundError):
-            return False
-        return subprocess.run([*words, *probe], capture_output=True, check=False).returncode == 0
-
-    def start(self, run: Run, **variables: str) -> subprocess.Popen[str]:
-        words = self.hosts.inside(self.head)
-        environment = {**self.environment, **variables}
-        return run.start("--address", self.address, within=words, environment=environment)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Every test leaves it with all its nodes."""
-    there = Cluster(tmp_path_factory.mktemp("cluster"))
+    there = Cluster(
+        tmp_path_factory.mktemp("cluster"),
+        RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="8",
+        RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S="1",
+    )
+    there.join(2)
+    there.join(3)
     yield there
     there.hosts.close()
+
+
+def start(cluster: Cluster, run: Run, **variables: str) -> subprocess.Popen[str]:
+    """The run's driver on the head."""
+    words = cluster.hosts.inside(cluster.head)
+    return run.start(
+        "--address", cluster.address, within=words, environment={**cluster.environment, **variables}
+    )
 
 
 RARELY = {
@@ -102,7 +72,7 @@ def test_a_node_is_lost_and_found(flights: Any, new_run: Callable[..., Run], clu
         "global_training__scheduler_step_on": "batch",
     }
     run = new_run("node-lost", ray__min_world_size=1, **fields)
-    process = cluster.start(run)
+    process = start(cluster, run)
     run.wait_for_update(10)
     assert process.poll() is None, end(process)
     legs = run.legs()
@@ -111,7 +81,7 @@ def test_a_node_is_lost_and_found(flights: Any, new_run: Callable[..., Run], clu
     run.wait_for_leg(legs)
     print(f"training again {time.monotonic() - lost_s:.1f} s after the node was lost")
     assert list(world_sizes(run).values()) == [2, 1]
-    cluster.nodes[3] = cluster.join(3)
+    cluster.join(3)
     found_s = time.monotonic()
     run.wait_for_leg(legs + 1)
     print(f"grown {time.monotonic() - found_s:.1f} s after the node was back")
@@ -183,7 +153,7 @@ def test_told_that_a_node_will_go_a_run_saves_and_ends(
     flights: Any, new_run: Callable[..., Run], cluster: Cluster
 ) -> None:
     run = new_run("node-leaves", **RARELY)
-    process = cluster.start(run)
+    process = start(cluster, run)
     run.wait_for_update(10)
     take_away(cluster.nodes[3])
     code, out, err = end(process)
@@ -191,8 +161,8 @@ def test_told_that_a_node_will_go_a_run_saves_and_ends(
     assert re.search(r"Ray is about to take the node of rank [01] away: saving at the next update", out)
     assert saved_update(flights, run.name) == run.updates()
     cluster.nodes[3].wait(30)
-    cluster.nodes[3] = cluster.join(3)
-    process = cluster.start(run)
+    cluster.join(3)
+    process = start(cluster, run)
     run.wait_for_leg(1)
     code, out, err = stopped(process)
     assert code == 75, out + err
@@ -204,13 +174,13 @@ def test_told_that_a_node_will_go_an_elastic_run_saves_and_goes_on(
     flights: Any, new_run: Callable[..., Run], cluster: Cluster
 ) -> None:
     run = new_run("node-leaves-elastic", ray__min_world_size=1, **RARELY)
-    process = cluster.start(run)
+    process = start(cluster, run)
     run.wait_for_update(10)
     take_away(cluster.nodes[3])
     wait_until(lambda: saved_update(flights, run.name) > 0, 20)
     saved = saved_update(flights, run.name)
     run.wait_for_leg(1)
-    cluster.nodes[3] = cluster.join(3)
+    cluster.join(3)
     code, out, err = stopped(process)
     assert code == 75, out + err
     assert list(world_sizes(run).values())[:2] == [2, 1]
@@ -222,10 +192,10 @@ def test_a_node_that_never_comes_back_ends_a_run_that_needs_it(
     flights: Any, new_run: Callable[..., Run], cluster: Cluster
 ) -> None:
     run = new_run("node-gone", ray__resource_timeout_s=10.0, **RARELY)
-    process = cluster.start(run, RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S="12")
+    process = start(cluster, run, RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S="12")
     run.wait_for_update(10)
     cluster.nodes[3].kill()
     code, out, err = end(process, 200)
-    cluster.nodes[3] = cluster.join(3)
+    cluster.join(3)
     assert code == 4, out + err
     assert "error: the Ray cluster lacks resources: world_size 2 needs 2 CPU (there: 1)" in err
