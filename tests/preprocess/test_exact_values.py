@@ -223,6 +223,14 @@ def test_other_times_are_refused(project: Any, time: str) -> None:
         project.run(item_position="order", **CSV)
 
 
+def test_a_column_of_other_times_is_not_guessed_at(project: Any) -> None:
+    write_times(project, ["01/02/2024", "02/02/2024", "03/02/2024"])
+    with pytest.raises(
+        DataError, match=r"holds 3 values other than ISO dates or timestamps, first '01/02/2024'"
+    ):
+        project.run(item_position="order", **CSV)
+
+
 def test_times_finer_than_microseconds_are_refused(project: Any) -> None:
     write_times(project, ["2024-01-01T00:00:00.123456", "2024-01-01T00:00:00.1234567"])
     with pytest.raises(DataError, match="holds 1 timestamp finer than microseconds, first in row 2"):
@@ -393,8 +401,11 @@ def test_a_quote_that_swallows_very_much_is_refused(project: Any, monkeypatch: p
 
 
 def test_merged_csv_keeps_line_breaks_in_ids(project: Any) -> None:
-    ids = ["two\nlines", 'a "b"', "x,y", ""]
-    table = {"sequenceId": ids * 2, "itemPosition": [0] * 4 + [1] * 4, "x": ["a", "b"] * 4}
+    # more than pyarrow reads at once
+    line = "a line" * 20
+    ids = ['a "b"', "x,y", "", *(f"{i}\n{line}\n{i}" for i in range(20_000))]
+    n = len(ids)
+    table = {"sequenceId": ids * 2, "itemPosition": [0] * n + [1] * n, "x": ["a", "b"] * n}
     pa.parquet.write_table(pa.table(table), project.root / "t.parquet")
     project.run(write_format="csv", merge_output=True, **PARQUET)
     description = project.description("t")
