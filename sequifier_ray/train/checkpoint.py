@@ -175,7 +175,8 @@ def _make_folder(
         try:
             target = folders.path_of(state.update, state.run_id)
             folders.delete_partial(note)
-            storage.delete_folder(storage.unpublished(target))
+            if storage.unpublished(target) == target:
+                storage.delete_folder(target)  # what an unfinished save has left under this very name
         except DataError as error:
             problem = str(error)
     target, problem = strategy.from_lead((target, problem), group)

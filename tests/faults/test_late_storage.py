@@ -64,9 +64,11 @@ def run_two_nodes(
     ]
 
 
-def test_ranks_that_see_storage_late_neither_wait_for_ever_nor_disagree(flights: Any) -> None:
+def test_ranks_that_see_storage_late_neither_wait_for_ever_nor_disagree(new_project: Any) -> None:
+    flights = new_project(200)
+    flights.preprocess()
     place = flights.root / "checkpoints"
-    place.mkdir(exist_ok=True)
+    place.mkdir()
     Path(f"{place}-kept").mkdir()
     fields = {
         "model_name": "late",
