@@ -229,11 +229,12 @@ def write_atomic(path: str, data: bytes | str) -> None:
 
 
 def unpublished(target: str) -> str:
-    """Where to write a folder that is not to be seen before it is whole.
+    """A new name for writing a folder that is not to be seen before it is whole.
 
-    In an object store that is the place itself: its readers take a folder as there once its last file is.
+    New, as another node of a network file system may still take an earlier name for what it was. In
+    an object store it is the place itself: its readers take a folder as there once its last file is.
     """
-    return target + ".partial" if is_local(target) else target
+    return f"{target}.{secrets.token_hex(4)}.partial" if is_local(target) else target
 
 
 def publish_folder(temporary: str, target: str) -> None:

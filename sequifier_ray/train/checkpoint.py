@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ from sequifier_ray.train.parallel import Strategy
 from sequifier_ray.train.state import STATE_FORMAT, STATE_VERSION, TrainState
 from sequifier_ray.train.worker import is_peer_loss
 
+# A network file system may show a new file late; attribute caches last up to a minute.
+LATE_S = 60.0
 _STEP = re.compile(r"step-\d+(-[0-9a-f]{8})?")
 
 
@@ -133,19 +136,19 @@ def write(
         TrainingError: the storage did not take it; earlier steps are untouched.
         RuntimeError: another rank is gone.
     """
-    target = _make_folder(folders, state, strategy, group, note)
-    partial = storage.unpublished(target)
+    target, partial = _make_folder(folders, state, strategy, group, note)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            state_dict_saver.save(
+            metadata = state_dict_saver.save(
                 contents,
                 storage_writer=step_files.writer(partial),
                 process_group=group,
                 no_dist=strategy.world_size == 1,
             )
         if strategy.rank == 0:
-            _publish(folders, state, partial, target)
+            files = {".metadata", *(part.relative_path for part in metadata.storage_data.values())}
+            _publish(state, partial, target, files)
     except (CheckpointException, OSError, DataError) as error:
         cause = _cause(error)
         if is_peer_loss(RuntimeError(cause)):
@@ -163,43 +166,55 @@ def write(
 
 def _make_folder(
     folders: StepFolders, state: TrainState, strategy: Strategy, group: Any, note: Callable[[str], None]
-) -> str:
-    """The folder that a step will have, with the one to write it in there on every rank.
+) -> tuple[str, str]:
+    """The folder that a step will have, and the one to write it in, which is there on every rank.
 
     Raises:
         TrainingError: on every rank, if it cannot be made on one of them.
     """
-    target: str = ""
+    target = partial = ""
     problem: str | None = None
     if strategy.rank == 0:
         try:
             target = folders.path_of(state.update, state.run_id)
+            partial = storage.unpublished(target)
             folders.delete_partial(note)
-            if storage.unpublished(target) == target:
+            if partial == target:
                 storage.delete_folder(target)  # what an unfinished save has left under this very name
         except DataError as error:
             problem = str(error)
-    target, problem = strategy.from_lead((target, problem), group)
+    target, partial, problem = strategy.from_lead((target, partial, problem), group)
     if problem is None:
         try:
             # Each rank: one that sees what rank 0 made only later must not look for it in vain.
-            storage.make_folder(storage.unpublished(target))
+            storage.make_folder(partial)
         except DataError as error:
             problem = f"rank {strategy.rank}: {error}"
         problem = next(filter(None, strategy.gather_objects(problem, group)), None)
     if problem is not None:
         raise TrainingError(_not_written(target or folders.folder, problem))
-    return target
+    return target, partial
 
 
 def _not_written(target: str, cause: str) -> str:
     return f"the checkpoint {target} could not be written ({cause}); earlier checkpoints are untouched"
 
 
-def _publish(folders: StepFolders, state: TrainState, partial: str, target: str) -> None:
-    names = storage.list_names(partial)
-    files = {name: storage.file_bytes(storage.join(partial, name)) for name in names}
-    manifest = json.dumps({**state.to_json(), "files": files}, indent=1)
+def _publish(state: TrainState, partial: str, target: str, names: Iterable[str]) -> None:
+    """Give the folder its name once all ranks' files are seen in it: on a network file system that may take.
+
+    Raises:
+        DataError: one is not seen after a minute.
+    """
+    sizes: dict[str, int] = {}
+    deadline_s = time.monotonic() + LATE_S
+    for name in sorted(names):
+        while (found := storage.file_bytes(storage.join(partial, name))) is None:
+            if time.monotonic() > deadline_s:
+                raise DataError(f"{name} of another rank does not appear in {partial}")
+            time.sleep(0.2)
+        sizes[name] = found
+    manifest = json.dumps({**state.to_json(), "files": sizes}, indent=1)
     storage.write_atomic(storage.join(partial, "state.json"), manifest)
     storage.publish_folder(partial, target)
 

@@ -23,7 +23,6 @@ def export_model(config: TrainConfig, description: DatasetDescription, step: Sav
     """
     target = config.resolve(f"models/{config.model_name}-{suffix}")
     partial = storage.unpublished(target)
-    storage.delete_folder(partial, missing_ok=True)
     storage.make_folder(partial)
     weights = {name: value.contiguous() for name, value in load_weights(step.path).items()}
     storage.write_atomic(storage.join(partial, "model.safetensors"), safetensors_bytes(weights))

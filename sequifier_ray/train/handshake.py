@@ -18,11 +18,9 @@ import torch
 from sequifier_ray import __version__, storage
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.errors import ClusterError, DataError, SequifierRayError
+from sequifier_ray.train.checkpoint import LATE_S
 from sequifier_ray.train.parallel import Strategy
 from sequifier_ray.train.preflight import Ground, folders, survey
-
-# A network file system may show a new file late; attribute caches last up to a minute.
-LATE_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -110,21 +110,25 @@ def test_a_damaged_newest_step_is_passed_over(flights: Any, new_run: Callable[..
 
 
 def test_a_save_that_fails_is_told_and_training_goes_on(tmp_path: Path) -> None:
-    """A file stands where the folder of the step is to be; later saves succeed."""
+    """A file stands where the folder of all steps was; later saves succeed."""
     warnings: list[str] = []
     model, optimizer = a_model()
-    saver, folders = a_saver(tmp_path, warnings)
+    place = tmp_path / "steps"
+    saver, folders = a_saver(place, warnings)
     with saver:
         saver.start(at(1), model, optimizer)
         assert saver.wait()
-        (tmp_path / "step-00000002.partial").write_text("in the way")
+        place.rename(tmp_path / "away")
+        place.write_text("in the way")
         saver.start(at(2), model, optimizer)
         assert not saver.wait()
+        place.unlink()
+        (tmp_path / "away").rename(place)
         saver.start(at(3), model, optimizer)
         saver.finish()
     assert saver.failures == 1
     (told,) = [text for text in warnings if "could not be written" in text]
-    assert f"the checkpoint {tmp_path}/step-00000002 could not be written (" in told
+    assert f"the checkpoint {place} could not be written (" in told or f"{place}/step-00000002" in told
     assert told.endswith("earlier checkpoints are untouched; training goes on")
     assert [step.state.update for step in folders.complete()] == [1, 3]
 
@@ -188,12 +192,11 @@ def test_the_last_save_must_succeed(tmp_path: Path) -> None:
     from sequifier_ray.errors import TrainingError
 
     model, optimizer = a_model()
-    saver, _ = a_saver(tmp_path, [])
-    (tmp_path / "step-00000001.partial").write_text("in the way")
+    place = tmp_path / "steps"
+    place.write_text("in the way")
+    saver, _ = a_saver(place, [])
     saver.start(at(1), model, optimizer)
-    with pytest.raises(
-        TrainingError, match=r"step-00000001 could not be written .*Mend the storage and run again"
-    ):
+    with pytest.raises(TrainingError, match=r"steps.* could not be written .*Mend the storage and run again"):
         saver.finish()
 
 
