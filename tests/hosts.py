@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,8 @@ class Hosts:
         for name in self._names:
             found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=True)
             for pid in found.stdout.split():
-                os.kill(int(pid), signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it ends by itself
+                    os.kill(int(pid), signal.SIGKILL)
             _ip("netns", "del", name)
 
 
