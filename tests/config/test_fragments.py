@@ -177,8 +177,8 @@ def test_what_names_no_files(train: Any, write: Any, value: str, text: str) -> N
 
 
 def test_a_project_root_that_is_none(train: Any) -> None:
-    text = error_of(train, ("project_root: .", "project_root: s3://b/run"), named("b.yaml"))
-    assert text.startswith("train.yaml:1: project_root: found s3://b/run; allowed: a folder")
+    text = error_of(train, ("project_root: .", "project_root: http://b/run"), named("b.yaml"))
+    assert text.startswith("train.yaml:1: project_root: found http://b/run; allowed: a folder")
     text = error_of(train, ("project_root: .", "project_root:"), named("b.yaml"))
     assert text == "train.yaml:1: project_root: found null; allowed: text"
 
