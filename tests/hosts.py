@@ -6,13 +6,22 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 NETWORK = "10.77.0"
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float = 90) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "waited too long"
+        time.sleep(0.05)
 
 
 def address(number: int) -> str:

@@ -6,11 +6,10 @@ import os
 import secrets
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from hosts import Hosts, address
+from hosts import Hosts, address, wait_until
 
 
 class Cluster:
@@ -32,7 +31,7 @@ class Cluster:
         }
         self.address = f"{address(1)}:6379"
         self.head = self._boot(1, "--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false")
-        _wait_until(self._answers)
+        wait_until(self._answers)
         self.nodes: dict[int, subprocess.Popen[str]] = {}
 
     def join(self, number: int, hidden: Sequence[Path] = (), **variables: str) -> None:
@@ -62,10 +61,3 @@ class Cluster:
         except (IndexError, FileNotFoundError):
             return False
         return subprocess.run([*words, *probe], capture_output=True, check=False).returncode == 0
-
-
-def _wait_until(condition: Callable[[], bool], timeout_s: float = 90) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "waited too long"
-        time.sleep(0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 Event = dict[str, Any]
@@ -96,6 +97,7 @@ class HubLink:
             try:
                 ray.get(self._hub.put.remote(parcel))
             except ray.exceptions.ActorUnavailableError:
-                continue  # unlike one that is dead
+                time.sleep(self._interval_s)  # unlike one that is dead it may answer again
+                continue
             self._events = []
             return

@@ -25,6 +25,8 @@ _NAMED_FILES = 5
 # Ray kills a job this long after it asked it to stop: a checkpoint must fit in.
 _STOP_WAIT_S = "600"
 _POLL_S = 2.0
+# A job of days must not be lost sight of for a network that fails for a minute.
+_SILENCE_S = 120.0
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _STOPPED_LINE = "stopped on request at step"
 
@@ -157,22 +159,32 @@ def _telling(action: str) -> Iterator[None]:
 
 
 def _follow(client: Any, job: str) -> int:
-    """Show the job's log to its end."""
-    shown = 0
-    asked = False
+    """Show the job's log to its end.
+
+    Raises:
+        ClusterError: nobody answers for a while; the job itself may go on.
+    """
+    shown, asked = 0, False
+    heard_s = time.monotonic()
     with StopSignals() as signals:
         while True:
-            with _telling("follow the job"):
-                status = client.get_job_info(job)
-                log = client.get_job_logs(job)
-            _show(log[shown:])
-            shown = len(log)
-            if status.status.is_terminal():
-                return _exit_code(status, log)
-            if signals.requested and not asked:
-                _show(f"stopping the job {job} (a second signal leaves it alone)\n")
-                client.stop_job(job)
-                asked = True
+            try:
+                with _telling(f"follow the job {job}"):
+                    if signals.requested and not asked:
+                        _show(f"stopping the job {job} (a second signal leaves it alone)\n")
+                        client.stop_job(job)
+                        asked = True
+                    status = client.get_job_info(job)
+                    log = client.get_job_logs(job)
+                    heard_s = time.monotonic()
+            except ClusterError:
+                if time.monotonic() - heard_s > _SILENCE_S:
+                    raise
+            else:
+                _show(log[shown:])
+                shown = len(log)
+                if status.status.is_terminal():
+                    return _exit_code(status, log)
             time.sleep(_POLL_S)
 
 

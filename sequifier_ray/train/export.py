@@ -19,9 +19,11 @@ MODEL_VERSION = 1
 def export_model(config: TrainConfig, description: DatasetDescription, step: SavedStep, suffix: str) -> str:
     """Write ``models/<model_name>-<suffix>/`` from a checkpoint; returns the folder.
 
-    An earlier export of the same name is replaced only when the new one is complete.
+    An earlier export of the same name is replaced only when the new one is complete; in an object store file
+    by file, the description last.
     """
     target = config.resolve(f"models/{config.model_name}-{suffix}")
+    _clear_unfinished(target)
     partial = storage.unpublished(target)
     storage.make_folder(partial)
     weights = {name: value.contiguous() for name, value in load_weights(step.path).items()}
@@ -30,6 +32,15 @@ def export_model(config: TrainConfig, description: DatasetDescription, step: Sav
     storage.write_atomic(storage.join(partial, "model.json"), text)
     storage.publish_folder(partial, target)
     return target
+
+
+def _clear_unfinished(target: str) -> None:
+    """Delete what exports that were killed have left."""
+    folder, _, name = target.rpartition("/")
+    if storage.exists(folder):
+        for found in storage.list_names(folder):
+            if found.startswith(f"{name}.") and found.endswith(".partial"):
+                storage.delete_folder(storage.join(folder, found))
 
 
 def withdraw_model(config: TrainConfig, suffix: str) -> None:

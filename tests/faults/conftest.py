@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,9 @@ from typing import Any
 
 import pytest
 
+sys.path.append(str(Path(__file__).parents[1]))
+from hosts import wait_until
+
 SMALL: dict[str, Any] = {
     "training_plan__epochs": 2,
     "evaluation": False,
@@ -23,13 +25,6 @@ SMALL: dict[str, Any] = {
     "global_training__save_interval_batches": 4,
     "global_training__resume__policy": "if_exists",
 }
-
-
-def wait_until(condition: Callable[[], Any], timeout_s: float = 90) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "waited too long"
-        time.sleep(0.05)
 
 
 @dataclass

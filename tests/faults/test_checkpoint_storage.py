@@ -19,11 +19,12 @@ import pytest
 import torch
 
 from sequifier_ray.launch.choose import train
-from sequifier_ray.train import checkpoint
+from sequifier_ray.train import checkpoint, engine
 from sequifier_ray.train.checkpoint import StepFolders
 from sequifier_ray.train.parallel import Strategy
 from sequifier_ray.train.saver import Saver
 from sequifier_ray.train.state import OrderKey, TrainState
+from sequifier_ray.train.worker import WorkerContext
 
 sys.path.insert(0, str(Path(__file__).parent))
 from conftest import Run, end, wait_until
@@ -166,6 +167,37 @@ def test_a_full_disk(flights: Any, new_run: Callable[..., Run]) -> None:
     finally:
         time.sleep(0.2)
         subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_figures_that_find_no_room_end_nothing(flights: Any) -> None:
+    name = "full-logs"
+    folder = flights.root / "logs" / name
+    folder.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mount is not allowed here")
+    warnings = []
+
+    def make_room_once_told(event: dict[str, Any]) -> None:
+        if event["kind"] == "warning":
+            warnings.append(event["text"])
+            (folder / "ballast").unlink()
+
+    try:
+        (folder / "ballast").write_bytes(b"x" * 56 * 1024)
+        fields = {
+            "global_training__distributed": False,
+            "global_training__data_parallelism": ...,
+            "global_training__world_size": 1,
+            "global_training__batch_size": 16,
+        }
+        config = flights.train_config(model_name=name, evaluation=False, **fields)
+        summary = engine.run(config, WorkerContext(report=make_room_once_told))
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+    assert summary["status"] == "done"
+    assert ["metrics.jsonl misses figures from here on" in text for text in warnings] == [True]
 
 
 def test_deletes_that_fail_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.append(str(Path(__file__).parent))
+from engine_ranks import stop_after
 
 from sequifier_ray.errors import ConfigError
 from sequifier_ray.launch.choose import train
@@ -22,18 +25,6 @@ ONE = {
     "global_training__data_parallelism": ...,
     "training_plan__epochs": 2,
 }
-
-
-def stop_after(updates: int) -> Callable[[], bool]:
-    """True from the given call on; the engine asks once an update, and once a batch of validation."""
-    calls = 0
-
-    def requested() -> bool:
-        nonlocal calls
-        calls += 1
-        return calls >= updates
-
-    return requested
 
 
 def run(config: Any, **context: Any) -> tuple[dict[str, Any], list[Event]]:
@@ -315,3 +306,10 @@ def test_the_best_model_of_an_earlier_run_does_not_stay(flights: Any) -> None:
     assert (flights.root / "models" / "best-gone-best").exists()
     run(flights.train_config(model_name="best-gone", **ONE, evaluation=False))
     assert not (flights.root / "models" / "best-gone-best").exists()
+
+
+def test_what_a_killed_export_has_left_goes(flights: Any) -> None:
+    left = flights.root / "models" / "exported-last.0123abcd.partial"
+    left.mkdir(parents=True)
+    run(flights.train_config(model_name="exported", **ONE))
+    assert [path.name for path in left.parent.glob("exported-last*")] == ["exported-last"]

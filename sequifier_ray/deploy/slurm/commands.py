@@ -67,7 +67,7 @@ def run(
         int, typer.Option(help="How often the job may put itself back in the queue.")
     ] = 100,
 ) -> int:
-    """Inside a job: run `[train|preprocess|infer] [CONFIG] [OPTION...]` on all its nodes."""
+    """Inside a job: run `[train|preprocess] [CONFIG] [OPTION...]` on all its nodes."""
     from sequifier_ray.deploy.slurm import job
 
     return job.run(launcher, context.args, job.Limits(wait, max_requeues))

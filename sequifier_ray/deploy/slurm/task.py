@@ -6,15 +6,16 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sequifier_ray import storage
 from sequifier_ray.config.load import load_preprocess, load_train
 from sequifier_ray.config.overrides import parse_settings
 from sequifier_ray.config.train import TrainConfig
-from sequifier_ray.errors import ConfigError
+from sequifier_ray.errors import ConfigError, DataError
 
-VERBS = ("train", "preprocess", "infer")
+VERBS = ("train", "preprocess")
 RESUME = "global_training.resume={policy: if_exists}"
 
 
@@ -33,7 +34,7 @@ class Task:
 
 
 def read_task(words: Sequence[str], launcher: str) -> Task:
-    """``[train|preprocess|infer] [CONFIG] [OPTION...]`` as a command; its configuration is read here, before
+    """``[train|preprocess] [CONFIG] [OPTION...]`` as a command; its configuration is read here, before
     anything starts.
 
     Raises:
@@ -89,7 +90,9 @@ def _runs(folder: str) -> list[float]:
     for name in storage.list_names(folder):
         state = storage.join(folder, name, "state.json")
         if name.startswith("step-") and storage.exists(state):
-            found.append(float(json.loads(storage.read_text(state)).get("run_started_s", 0.0)))
+            # A damaged one is none to go on from.
+            with suppress(DataError, ValueError, TypeError, KeyError):
+                found.append(float(json.loads(storage.read_text(state))["run_started_s"]))
     return found
 
 

@@ -79,6 +79,11 @@ def test_a_job_started_again_goes_on_from_its_own_checkpoints_only(project: Path
     # An earlier run's checkpoint is not this job's.
     assert go_on(task, 12, 1, told.append) == task
     assert told.pop().startswith("start 2 of this job: it has no checkpoint yet")
+    # Nor is one that nobody can read.
+    for damaged in ("null", "{", "{}"):
+        (step / "state.json").write_text(damaged)
+        assert go_on(task, 12, 1, told.append) == task
+        assert told.pop().startswith("start 2 of this job: it has no checkpoint yet")
     (step / "state.json").write_text(json.dumps({"run_started_s": 1e11}))
     assert go_on(task, 12, 2, told.append).options[-2:] == ("--set", RESUME)
     assert told.pop().startswith("start 3 of this job: goes on from its newest checkpoint")
