@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -43,21 +42,23 @@ class PartitionFit:
     flaws: list[Flaw]
 
     def save(self, path: Path) -> None:
-        """Write to a file that is seen whole or not at all."""
-        arrays = [array for pair in self.counts.values() for array in pair]
-        rest = json.dumps(asdict(replace(self, counts=dict.fromkeys(self.counts, ()))))  # type: ignore[arg-type]
-        file = io.BytesIO()
-        np.savez(file, *arrays, rest=np.frombuffer(rest.encode(), np.uint8))
-        storage.write_atomic(str(path), file.getvalue())
+        """Write to a file that is seen whole or not at all: a line of JSON, then the codes and the counts.
+
+        No .npz: NumPy parses its headers with `ast`, which CPython 3.11 cannot do in two threads at once.
+        """
+        sizes = {name: len(codes) for name, (codes, _) in self.counts.items()}
+        head = json.dumps(asdict(replace(self, counts=sizes)))  # type: ignore[arg-type]
+        arrays = [array.astype(np.int64).tobytes() for pair in self.counts.values() for array in pair]
+        storage.write_atomic(str(path), b"".join([head.encode(), b"\n", *arrays]))
 
     @staticmethod
     def load(path: Path) -> PartitionFit:
         """Read what `save` wrote."""
-        with np.load(path) as arrays:
-            values = json.loads(arrays["rest"].tobytes())
-            counts = {}
-            for i, name in enumerate(values["counts"]):
-                counts[name] = (arrays[f"arr_{2 * i}"], arrays[f"arr_{2 * i + 1}"])
+        head, body = path.read_bytes().split(b"\n", 1)
+        values, arrays, counts, start = json.loads(head), np.frombuffer(body, np.int64), {}, 0
+        for name, size in values["counts"].items():
+            counts[name] = (arrays[start : start + size], arrays[start + size : start + 2 * size])
+            start += 2 * size
         return PartitionFit(
             values["rows"],
             tuple(SplitPart(**part) for part in values["splits"]),
@@ -70,7 +71,7 @@ class PartitionFit:
 
 def fit_partition(job: Job, partition: int) -> PartitionFit:
     """Measure one partition; what an interrupted run has measured is taken as it is."""
-    path = job.work / f"fit-{partition:05d}.npz"
+    path = job.work / f"fit-{partition:05d}"
     if path.exists():
         return PartitionFit.load(path)
     fit = measure(job, job.read(partition), partition)

@@ -77,7 +77,7 @@ def _values_path(piece: Path, column: int) -> Path:
 
 
 def _places_path(piece: Path, column: int) -> Path:
-    return piece.with_name(f"{piece.name}.places-{column}.npy")
+    return piece.with_name(f"{piece.name}.places-{column}")
 
 
 def merge_values(pieces: Sequence[Path], layout: PieceLayout) -> dict[str, pl.Series]:
@@ -87,7 +87,7 @@ def merge_values(pieces: Sequence[Path], layout: PieceLayout) -> dict[str, pl.Se
         parts = [read_frame(_values_path(piece, i))["value"] for piece in pieces]
         merged[name] = union_of_values(parts)
         for piece, values in zip(pieces, parts, strict=True):
-            np.save(_places_path(piece, i), places_in(values, merged[name]))
+            places_in(values, merged[name]).tofile(_places_path(piece, i))
     return merged
 
 
@@ -101,7 +101,7 @@ def read_partition(pieces: Sequence[Path], layout: PieceLayout, partition: int) 
             continue
         arrays = [pl.Series(pl.from_arrow(column)).to_numpy() for column in batch.columns]
         for i in range(len(layout.categorical)):
-            places = np.load(_places_path(piece, i), mmap_mode="r")
+            places = np.memmap(_places_path(piece, i), np.int32, mode="r")
             arrays[2 + i] = places[arrays[2 + i]]
         columns.append(arrays)
     return layout.table([np.concatenate(parts) for parts in zip(*columns, strict=True)])

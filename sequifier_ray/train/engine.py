@@ -93,7 +93,8 @@ def train_epoch(session: Session, recorder: Recorder, clock: SaveClock) -> bool:
     with _open_loader(session) as loader:
         recorder.throughput.start()
         session.heartbeat.note("training", session.state.update + 1)
-        for batches, announced in _announced(session, loader, clock):
+        updates = _Announced(session, loader, clock)
+        for batches, announced in updates:
             number = session.state.update + 1
             _seed_dropout(session.config.seed, number, session.context.rank)
             result = update(
@@ -106,6 +107,7 @@ def train_epoch(session: Session, recorder: Recorder, clock: SaveClock) -> bool:
                 settings.gradient_clip,
             )
             if not result.is_finite and settings.non_finite == "stop":
+                updates.finish()
                 stop_at_last_good(session, recorder, number)
             if result.is_applied:
                 session.context.applied(session.leg, session.state.epoch, number, batches.micro_batches)
@@ -122,6 +124,7 @@ def train_epoch(session: Session, recorder: Recorder, clock: SaveClock) -> bool:
             session.saver.poll()
             stop, save_now = (value > 0 for value in result.flags.tolist())
             if stop:
+                updates.finish()
                 return False
             if save_now:
                 save(session, recorder)
@@ -145,33 +148,41 @@ def stop_at_last_good(session: Session, recorder: Recorder, number: int) -> NoRe
     ).on_every_rank()
 
 
-def _announced(
-    session: Session, loader: ShardLoader, clock: SaveClock
-) -> Iterator[tuple[Update, Callable[[], torch.Tensor]]]:
+class _Announced:
     """Every update with its token counts, which travel between ranks while the update before is computed.
 
     Rank 0's wishes (stop, save) travel with them, so that all ranks act on them at the same update.
     """
-    context, number = session.context, session.state.update
-    waiting: tuple[Update, Callable[[], torch.Tensor]] | None = None
-    try:
-        for batches in loader:
+
+    def __init__(self, session: Session, loader: ShardLoader, clock: SaveClock) -> None:
+        self._session, self._loader, self._clock = session, loader, clock
+        self._waiting: tuple[Update, Callable[[], torch.Tensor]] | None = None
+
+    def __iter__(self) -> Iterator[tuple[Update, Callable[[], torch.Tensor]]]:
+        session, number = self._session, self._session.state.update
+        for batches in self._loader:
             number += 1
-            save_now = context.save_requested() or (context.is_lead and clock.is_due(number))
+            save_now = session.context.save_requested() or (
+                session.context.is_lead and self._clock.is_due(number)
+            )
             if save_now:
-                clock.saved()
-            flags = torch.tensor([context.stop_requested(), save_now])
+                self._clock.saved()
+            flags = torch.tensor([session.context.stop_requested(), save_now])
             following = (batches, announce(session.objective, session.strategy, batches.micro_batches, flags))
-            ready, waiting = waiting, following
+            ready, self._waiting = self._waiting, following
             if ready is not None:
                 yield ready
-        if waiting is not None:
-            ready, waiting = waiting, None
+        if self._waiting is not None:
+            ready, self._waiting = self._waiting, None
             yield ready
-    finally:
-        # A run that stops leaves no collective half done.
-        if waiting is not None:
-            waiting[1]()
+
+    def finish(self) -> None:
+        """Wait for what was announced and will not be done: a run that stops leaves no collective half done.
+
+        Not for a run that fails: its peers may be gone, and what failed shall be told at once.
+        """
+        if self._waiting is not None:
+            self._waiting[1]()
 
 
 def end_epoch(session: Session, recorder: Recorder) -> None:

@@ -279,10 +279,11 @@ def test_another_optimizer_is_refused(flights: Any) -> None:
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"null", b"{}", b'{"format": "sequifier_ray.checkpoint"}'])
 def test_a_damaged_state_is_passed_over(flights: Any, content: bytes) -> None:
-    resume = {"global_training__resume__policy": "if_exists", "model_name": "damaged-state"}
+    name = f"damaged-state-{content.hex()[:8]}"
+    resume = {"global_training__resume__policy": "if_exists", "model_name": name}
     config = flights.train_config(**resume, **ONE)
     run(config, stop_requested=stop_after(2))
-    (flights.root / "checkpoints" / "damaged-state" / "step-00000002" / "state.json").write_bytes(content)
+    (flights.root / "checkpoints" / name / "step-00000002" / "state.json").write_bytes(content)
     _, events = run(config, stop_requested=stop_after(2))
     assert any("step-00000002 is passed over: state.json" in text for text in texts(events, "warning"))
 
