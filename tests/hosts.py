@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 NETWORK = "10.77.0"
+_counter = itertools.count()
 
 
 def wait_until(condition: Callable[[], Any], timeout_s: float = 90) -> None:
@@ -41,10 +43,10 @@ class Hosts:
     network. ``folder`` holds their hosts file. What files they see is what the machine has."""
 
     def __init__(self, n: int, folder: Path) -> None:
-        self._prefix = f"sqr{os.getpid()}"
+        prefix = f"sqr{os.getpid()}-{next(_counter)}"
         self._folder = folder
         self._running: list[subprocess.Popen[str]] = []
-        self._names = [f"{self._prefix}-{i}" for i in range(n + 1)]
+        self._names = [f"{prefix}-{i}" for i in range(n + 1)]
         lines = ["127.0.0.1 localhost", *(f"{address(i)} node{i}" for i in range(1, n + 1))]
         (folder / "hosts").write_text("\n".join(lines) + "\n")
         (folder / "resolv.conf").write_text("")
@@ -102,17 +104,34 @@ class Hosts:
         """The words before a command that runs on a host."""
         return ["nsenter", "-t", str(child_of(host)), "--net", "--mount", "--pid", "--uts", "--"]
 
+    def on_bridge(self) -> list[str]:
+        """The words before a command that is on no host and reaches all of them."""
+        # Without a resolver look-ups fail at once; with one that cannot be reached they take long.
+        script = 'mount --bind "$0/resolv.conf" /etc/resolv.conf; exec "$@"'
+        place = ["nsenter", f"--net=/run/netns/{self._names[0]}", "unshare", "--mount"]
+        return [*place, "--", "bash", "-c", script, str(self._folder)]
+
+    def set_link(self, number: int, state: str) -> None:
+        """Plug the network of a host in or out: up or down."""
+        _ip("-n", self._names[0], "link", "set", f"v{number}", state)
+
+    def pids(self, number: int) -> list[int]:
+        """All processes of a host, those that make it up included."""
+        found = subprocess.run(
+            ["ip", "netns", "pids", self._names[number]], capture_output=True, text=True, check=True
+        )
+        return [int(word) for word in found.stdout.split()]
+
     def close(self) -> None:
         """End all hosts and take their network away."""
         for process in self._running:
             if process.poll() is None:
                 process.kill()
             process.wait()
-        for name in self._names:
-            found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=True)
-            for pid in found.stdout.split():
+        for number, name in enumerate(self._names):
+            for pid in self.pids(number):
                 with suppress(ProcessLookupError):  # it ends by itself
-                    os.kill(int(pid), signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
             _ip("netns", "del", name)
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1]))
 from hosts import wait_until
 
 SMALL: dict[str, Any] = {

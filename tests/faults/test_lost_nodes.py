@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
 from conftest import Run, end, n_samples, wait_until
 from hosts import child_of, needs_hosts
 from ray_hosts import Cluster

@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 import yaml
-
-sys.path.append(str(Path(__file__).parents[1]))
 from s3 import s3_server
 
 from sequifier_ray import storage

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1]))
 from hosts import Hosts, address, needs_hosts
 from ray_hosts import Cluster
 

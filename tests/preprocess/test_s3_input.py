@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from s3 import s3_server
 
 from sequifier_ray.errors import ConfigError
-
-sys.path.append(str(Path(__file__).parents[1]))
-from s3 import s3_server
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ def _check_that_a_token_is_wanted(bed: Any, port: int, folder: Path) -> None:
     environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(folder / "token")}
     words = [sys.executable, "-m", "sequifier_ray.launch.ray_nodes", f"10.77.0.11:{port}", "3", "node1"]
     done = subprocess.run(
-        ["ip", "netns", "exec", f"{bed.prefix}-ctl", *words],
+        [*bed.hosts.on_bridge(), *words],
         env={**bed.environment, **environment},
         capture_output=True,
         text=True,

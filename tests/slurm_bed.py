@@ -1,5 +1,4 @@
-"""A real Slurm of several nodes on this machine: each node a slurmd in network, process, host-name and mount
-namespaces of its own, with an address of its own. All of it ends by process id."""
+"""A real Slurm of several nodes on this machine: each node a slurmd on a host of its own."""
 
 from __future__ import annotations
 
@@ -15,17 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-NET = "10.77.0"
+from hosts import NETWORK, Hosts, address
+
 CONTROL_PORT = 16817
 PROGRAMS = ("slurmctld", "slurmd", "munged", "ip", "unshare", "nsenter", "runuser")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY")
 
-# bash stays as the node's first process: it collects orphans, which slurmd does not.
-_NODE = """
-hostname "$1"; mount --bind "$2/hosts" /etc/hosts; mount --bind "$2/resolv.conf" /etc/resolv.conf
-mount -t tmpfs none /dev/shm
-slurmd -D -f "$3" -N "$1" & while kill -0 $! 2> /dev/null; do wait; done
-"""
 _CONF = """\
 ClusterName=test
 SlurmctldHost={machine}({net}.1)
@@ -81,7 +75,6 @@ class Bed:
 
     def __init__(self, n_nodes: int) -> None:
         self.nodes = [f"node{i + 1}" for i in range(n_nodes)]
-        self.prefix = f"sq{os.getpid()}"
         # Not pytest's own folder: munged runs as another user, who must get through.
         self.folder = Path(tempfile.mkdtemp(prefix="sq-slurm-", dir="/tmp"))
         self.folder.chmod(0o755)
@@ -90,19 +83,19 @@ class Bed:
             "SLURM_CONF": str(self.folder / "slurm.conf"),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
-        self._hosts: dict[str, subprocess.Popen[bytes]] = {}
+        self.hosts = Hosts(n_nodes, self.folder)
 
     def start(self) -> None:
         """Bring all up; returns when every node is idle."""
-        self._make_network()
         self._start_munge()
         self._write_conf()
         for name in ("state", "spool"):
             (self.folder / name).mkdir()
         self.control("slurmctld", "-f", str(self.folder / "slurm.conf"), "-c")
-        for node in self.nodes:
+        for number, node in enumerate(self.nodes, start=1):
             (self.folder / "spool" / node).mkdir()
-            self._start_host(node)
+            slurmd = ["slurmd", "-D", "-f", str(self.folder / "slurm.conf"), "-N", node]
+            self.hosts.boot(number, slurmd, self.environment, self.folder / f"host.{node}.log")
         wait_for(
             lambda: self.control("sinfo", "-h", "-N", "-o", "%t").split() == ["idle"] * len(self.nodes), 60
         )
@@ -112,15 +105,10 @@ class Bed:
         pid_files = [self.folder / "slurmctld.pid", self.folder / "munge" / "pid"]
         if pid_files[0].exists():
             self.cancel_jobs()
-        for host in self._hosts.values():
-            host.kill()
-            host.wait()
         for path in pid_files:
             if path.exists():
                 _end(int(path.read_text()))
-        for name in (*self._namespaces(), self._namespace("ctl")):
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-            shutil.rmtree(f"/etc/netns/{name}", ignore_errors=True)
+        self.hosts.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def cancel_jobs(self) -> None:
@@ -132,7 +120,7 @@ class Bed:
     def control(self, *words: str, folder: Path | None = None) -> str:
         """What a command prints where Slurm's users and its controller are."""
         done = subprocess.run(
-            ["ip", "netns", "exec", self._namespace("ctl"), *words],
+            [*self.hosts.on_bridge(), *words],
             env=self.environment,
             cwd=folder,
             capture_output=True,
@@ -149,12 +137,12 @@ class Bed:
 
     def set_link(self, node: str, state: str) -> None:
         """Plug a node's network in or out: up or down."""
-        _run("ip", "-n", self._namespace("ctl"), "link", "set", f"v{self.nodes.index(node) + 1}", state)
+        self.hosts.set_link(self._number(node), state)
 
     @contextmanager
     def silenced(self, node: str) -> Iterator[None]:
         """A node whose slurmd accepts connections and says nothing."""
-        pids = [int(word) for word in _run("ip", "netns", "pids", self._namespace(node)).split()]
+        pids = self.hosts.pids(self._number(node))
         [slurmd] = [pid for pid in pids if Path(f"/proc/{pid}/cmdline").read_text().startswith("slurmd\0")]
         os.kill(slurmd, signal.SIGSTOP)
         try:
@@ -165,43 +153,18 @@ class Bed:
     def processes(self) -> dict[int, str]:
         """Command lines on all nodes, without those that make up a node, by process id."""
         found = {}
-        for name in self._namespaces():
-            for word in _run("ip", "netns", "pids", name).split():
+        for node in self.nodes:
+            for pid in self.hosts.pids(self._number(node)):
                 try:
-                    line = Path(f"/proc/{word}/cmdline").read_text().replace("\0", " ")
+                    line = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
                 except OSError:
                     continue  # it has ended
                 if line and not line.startswith(("unshare ", "bash -c", "slurmd ", "slurmstepd")):
-                    found[int(word)] = line
+                    found[pid] = line
         return found
 
-    def _namespace(self, place: str) -> str:
-        return f"{self.prefix}-{place}"
-
-    def _namespaces(self) -> list[str]:
-        return [self._namespace(node) for node in self.nodes]
-
-    def _make_network(self) -> None:
-        control = self._namespace("ctl")
-        lines = ["127.0.0.1 localhost", *(f"{NET}.{11 + i} {node}" for i, node in enumerate(self.nodes))]
-        for name in (control, *self._namespaces()):
-            folder = Path("/etc/netns") / name
-            folder.mkdir(parents=True)
-            (folder / "hosts").write_text("\n".join(lines) + "\n")
-            # Without a resolver look-ups fail at once; with one that cannot be reached they take long.
-            (folder / "resolv.conf").write_text("")
-            _run("ip", "netns", "add", name)
-            _run("ip", "-n", name, "link", "set", "lo", "up")
-        _run("ip", "-n", control, "link", "add", "br0", "type", "bridge")
-        _run("ip", "-n", control, "addr", "add", f"{NET}.1/24", "dev", "br0")
-        _run("ip", "-n", control, "link", "set", "br0", "up")
-        for i, name in enumerate(self._namespaces()):
-            end = f"v{i + 1}"
-            _run(*f"ip -n {control} link add {end} type veth peer name eth0 netns {name}".split())
-            _run(*f"ip -n {control} link set {end} master br0 up".split())
-            _run(*f"ip -n {name} addr add {NET}.{11 + i}/24 dev eth0".split())
-            _run(*f"ip -n {name} link set eth0 up".split())
-            _run(*f"ip -n {name} route add default via {NET}.1".split())
+    def _number(self, node: str) -> int:
+        return self.nodes.index(node) + 1
 
     def _start_munge(self) -> None:
         folder = self.folder / "munge"
@@ -222,39 +185,15 @@ class Bed:
 
     def _write_conf(self) -> None:
         machine = os.uname().nodename.split(".")[0]
-        text = _CONF.format(machine=machine, net=NET, port=CONTROL_PORT, folder=self.folder)
+        text = _CONF.format(machine=machine, net=NETWORK, port=CONTROL_PORT, folder=self.folder)
         for i, node in enumerate(self.nodes):
             text += (
-                f"NodeName={node} NodeHostname={machine} NodeAddr={NET}.{11 + i} Port={CONTROL_PORT + 1 + i} "
+                f"NodeName={node} NodeHostname={machine} "
+                f"NodeAddr={address(i + 1)} Port={CONTROL_PORT + 1 + i} "
                 "CPUs=2 RealMemory=8000 State=UNKNOWN\n"
             )
         text += f"PartitionName=all Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP\n"
         (self.folder / "slurm.conf").write_text(text)
-
-    def _start_host(self, node: str) -> None:
-        name = self._namespace(node)
-        # Not `ip netns exec`: it hides /sys/fs/cgroup, without which slurmd does not start.
-        place = [
-            "nsenter",
-            f"--net=/run/netns/{name}",
-            "unshare",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-        ]
-        with open(self.folder / f"host.{node}.log", "wb") as log:
-            self._hosts[node] = subprocess.Popen(
-                [
-                    *(*place, "--mount-proc", "--uts", "--", "bash", "-c", _NODE, "bash"),
-                    *(node, f"/etc/netns/{name}", str(self.folder / "slurm.conf")),
-                ],
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
 
 
 class Job:
