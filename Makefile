@@ -30,7 +30,7 @@ check: $(INSTALLED)
 	$(BIN)/ruff check sequifier_ray tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --durations=40
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix sequifier_ray tests
