@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from sequifier_ray import storage
-from sequifier_ray.config.positions import read_yaml
 from sequifier_ray.errors import ClusterError, ConfigError
+from sequifier_ray.launch.job_files import Command, write_files
 from sequifier_ray.launch.signals import EXIT_INTERRUPTED, EXIT_STOPPED, StopSignals
 
-VERBS = ("preprocess", "train", "inspect")
-_LARGEST_BYTES = 50 * 10**6
-_NAMED_FILES = 5
 # Ray kills a job this long after it asked it to stop: a checkpoint must fit in.
 _STOP_WAIT_S = "600"
 _POLL_S = 2.0
@@ -31,10 +26,10 @@ _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _STOPPED_LINE = "stopped on request at step"
 
 
-def submit(words: Sequence[str], address: str | None, variables: Sequence[str], job_id: str | None) -> int:
-    """Run ``sequifier-ray <words>`` as a job, show its log, return the exit code that it ended with.
+def submit(command: Command, address: str | None, variables: Sequence[str], job_id: str | None) -> int:
+    """Run a command as a job, show its log, return the exit code that it ended with.
 
-    Started in the project's folder: it sends the YAML files of the folder that the configuration lies in.
+    Started in the project's folder: it sends the one configuration that the command reads.
     ``variables`` are names of environment variables to pass on. A first ^C or SIGTERM stops the job, which
     saves a checkpoint; a second one ends only this process.
 
@@ -42,13 +37,9 @@ def submit(words: Sequence[str], address: str | None, variables: Sequence[str], 
         ConfigError: the command cannot work on a cluster.
         ClusterError: the cluster's job service cannot be reached, refuses, or lost the job.
     """
-    config = _config_of(words)
-    if config is not None:
-        _check_root(config, words)
     environment = _environment(variables)
     with tempfile.TemporaryDirectory() as folder:
-        if config is not None:
-            _collect(Path(folder), Path(config))
+        words = write_files(command, Path(folder))
         client = _connect(address)
         with _telling("submit the job"):
             job = client.submit_job(
@@ -60,42 +51,6 @@ def submit(words: Sequence[str], address: str | None, variables: Sequence[str], 
     return _follow(client, job)
 
 
-def _config_of(words: Sequence[str]) -> str | None:
-    """The configuration file that a command reads, where it lies on this machine."""
-    if not words or words[0] not in VERBS:
-        raise ConfigError(f"submit: found {words[0] if words else 'nothing'!r}; allowed: {', '.join(VERBS)}")
-    for before, word in pairwise(words):
-        if before == "--config-path":
-            path = word
-            break
-    else:
-        given = [word.partition("=")[2] for word in words if word.startswith("--config-path=")]
-        if not given and words[0] == "inspect":
-            return None
-        path = given[0] if given else f"configs/{words[0]}.yaml"
-    if os.path.isabs(path) or not storage.is_local(path):
-        return None  # the cluster's
-    if path.startswith(".."):
-        raise ConfigError(f"submit: {path} lies outside of this folder; start in the project's folder")
-    if not Path(path).is_file():
-        raise ConfigError(f"submit: there is no {path} in this folder; start in the project's folder")
-    return path
-
-
-def _check_root(config: str, words: Sequence[str]) -> None:
-    """A relative project_root would lie in the job's own folder, and go with it."""
-    settings = [word.removeprefix("--set=") for word in words]
-    roots = [word.removeprefix("project_root=") for word in settings if word.startswith("project_root=")]
-    given = read_yaml(config).values.get("project_root", ".")
-    root = str(roots[-1] if roots else given)
-    if not os.path.isabs(root) and storage.is_local(root):
-        raise ConfigError(
-            f'{config}: project_root: found "{root}", which on a cluster is no lasting place; give the '
-            "path of the project on storage that all nodes share, or s3://…, in the file or by "
-            "--set project_root=/shared/project"
-        )
-
-
 def _environment(names: Sequence[str]) -> dict[str, str]:
     """What the job's processes get from here: the variables asked for, and where object stores are."""
     missing = [name for name in names if name not in os.environ]
@@ -103,33 +58,6 @@ def _environment(names: Sequence[str]) -> dict[str, str]:
         raise ConfigError(f"--env: {', '.join(missing)} is not set here; set it, or leave it out")
     wanted = [*names, *(name for name in storage.ENVIRONMENT if name in os.environ)]
     return {"RAY_JOB_STOP_WAIT_TIME_S": _STOP_WAIT_S, **{name: os.environ[name] for name in wanted}}
-
-
-def _collect(folder: Path, config: Path) -> None:
-    """Copy the YAML files of the configuration's folder, with their paths.
-
-    Raises:
-        ConfigError: they are so large that something else must be among them; names the largest.
-    """
-    files = sorted(
-        path
-        for pattern in ("*.yaml", "*.yml")
-        for path in (config.parent.rglob(pattern) if config.parent != Path() else Path().glob(pattern))
-        if path.is_file()
-    )
-    sizes = {path: path.stat().st_size for path in files}
-    if (total := sum(sizes.values())) > _LARGEST_BYTES:
-        largest = sorted(files, key=lambda path: -sizes[path])[:_NAMED_FILES]
-        raise ConfigError(
-            f"submit: the YAML files to send have {total / 1e6:,.0f} MB, more than "
-            f"{_LARGEST_BYTES / 1e6:,.0f}; the largest: "
-            f"{', '.join(f'{path} ({sizes[path] / 1e6:,.0f} MB)' for path in largest)}; "
-            "move what is no configuration elsewhere"
-        )
-    for path in files:
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
 
 
 def _connect(address: str | None) -> Any:
