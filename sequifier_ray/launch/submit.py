@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sequifier_ray import storage
 from sequifier_ray.errors import ClusterError, ConfigError
 from sequifier_ray.launch.job_files import Command, write_files
+from sequifier_ray.launch.job_service import connect, telling
 from sequifier_ray.launch.signals import EXIT_INTERRUPTED, EXIT_STOPPED, StopSignals
+
+if TYPE_CHECKING:
+    from sequifier_ray.launch.job_client import BoundedClient
 
 # Ray kills a job this long after it asked it to stop: a checkpoint must fit in.
 _STOP_WAIT_S = "600"
 _POLL_S = 2.0
 # A job of days must not be lost sight of for a network that fails for a minute.
 _SILENCE_S = 120.0
-_TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+# A log is always fetched whole: the longer that takes, the less often.
+_LOG_PATIENCE = 50
+_LOG_LONGEST_S = 60.0
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _STOPPED_LINE = "stopped on request at step"
 
 
@@ -37,18 +47,30 @@ def submit(command: Command, address: str | None, variables: Sequence[str], job_
         ConfigError: the command cannot work on a cluster.
         ClusterError: the cluster's job service cannot be reached, refuses, or lost the job.
     """
+    if job_id is not None and not _JOB_ID.fullmatch(job_id):
+        allowed = "at most 100 letters, digits, dots, dashes and underscores, a letter or digit first"
+        raise ConfigError(f'--job-id: found "{job_id}"; allowed: {allowed}')
+    job = job_id or f"{command.words[0]}_{secrets.token_hex(8)}"
     environment = _environment(variables)
     with tempfile.TemporaryDirectory() as folder:
         words = write_files(command, Path(folder))
-        client = _connect(address)
-        with _telling("submit the job"):
-            job = client.submit_job(
-                entrypoint=shlex.join(["sequifier-ray", *words]),
-                submission_id=job_id,
-                runtime_env={"working_dir": folder, "env_vars": environment},
+        client = connect(address)
+        with StopSignals(on_first=partial(_tell_stopping, job)) as signals:
+            _show(f"job {job}: {shlex.join(words)}\n")
+            _send(client, job, words, {"working_dir": folder, "env_vars": environment})
+            return _follow(client, job, signals)
+
+
+def _send(client: BoundedClient, job: str, words: Sequence[str], runtime_env: dict[str, Any]) -> None:
+    try:
+        with telling(f"submit the job {job}", "the dashboard shows whether it began all the same"):
+            client.submit_job(
+                entrypoint=shlex.join(["sequifier-ray", *words]), submission_id=job, runtime_env=runtime_env
             )
-    _show(f"job {job}: {shlex.join(words)}\n")
-    return _follow(client, job)
+    except ClusterError as error:
+        if f"{job} already exists" in str(error):
+            raise ConfigError(f'--job-id: the cluster has a job "{job}" already; choose another') from error
+        raise
 
 
 def _environment(names: Sequence[str]) -> dict[str, str]:
@@ -60,60 +82,42 @@ def _environment(names: Sequence[str]) -> dict[str, str]:
     return {"RAY_JOB_STOP_WAIT_TIME_S": _STOP_WAIT_S, **{name: os.environ[name] for name in wanted}}
 
 
-def _connect(address: str | None) -> Any:
-    """The cluster's job service. A token that is at hand is used: Ray itself waits to be told."""
-    home_token = Path.home() / ".ray" / "auth_token"
-    if any(name in os.environ for name in _TOKENS) or home_token.exists():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-    from ray.job_submission import JobSubmissionClient
-
-    with _telling("reach Ray's job service"):
-        return JobSubmissionClient(address)
-
-
-@contextmanager
-def _telling(action: str) -> Iterator[None]:
-    """Turn what Ray's job client raises into an error that says what to look at."""
-    from ray.exceptions import RayError
-
-    try:
-        yield
-    except (RuntimeError, ValueError, OSError, RayError) as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ClusterError(
-            f"cannot {action} ({first}); check --address (http://head:8265) or RAY_ADDRESS, and "
-            "RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH if the cluster wants a token"
-        ) from error
-
-
-def _follow(client: Any, job: str) -> int:
-    """Show the job's log to its end.
+def _follow(client: BoundedClient, job: str, signals: StopSignals) -> int:
+    """Show the job's log to its end; a signal stops the job.
 
     Raises:
         ClusterError: nobody answers for a while; the job itself may go on.
     """
-    shown, asked = 0, False
+    shown, asked, log, log_due_s = 0, False, "", 0.0
     heard_s = time.monotonic()
-    with StopSignals() as signals:
-        while True:
-            try:
-                with _telling(f"follow the job {job}"):
-                    if signals.requested and not asked:
-                        _show(f"stopping the job {job} (a second signal leaves it alone)\n")
-                        client.stop_job(job)
-                        asked = True
-                    status = client.get_job_info(job)
+    while True:
+        try:
+            with telling(f"follow the job {job}", "it may go on all the same: look at the dashboard"):
+                if signals.requested and not asked:
+                    client.stop_job(job)
+                    asked = True
+                status = client.get_job_info(job)
+                if status.status.is_terminal() or time.monotonic() >= log_due_s:
+                    began_s = time.monotonic()
                     log = client.get_job_logs(job)
-                    heard_s = time.monotonic()
-            except ClusterError:
-                if time.monotonic() - heard_s > _SILENCE_S:
-                    raise
-            else:
-                _show(log[shown:])
-                shown = len(log)
-                if status.status.is_terminal():
-                    return _exit_code(status, log)
-            time.sleep(_POLL_S)
+                    took_s = time.monotonic() - began_s
+                    log_due_s = began_s + min(_LOG_PATIENCE * took_s, _LOG_LONGEST_S)
+                heard_s = time.monotonic()
+        except ClusterError:
+            if time.monotonic() - heard_s > _SILENCE_S:
+                raise
+        else:
+            _show(log[shown:])
+            shown = len(log)
+            if status.status.is_terminal():
+                return _exit_code(status, log)
+        time.sleep(_POLL_S)
+
+
+def _tell_stopping(job: str) -> None:
+    """At once, in the midst of whatever is waited for: a stream could be in use."""
+    with suppress(OSError):
+        os.write(2, f"stopping the job {job} (a second signal leaves it alone)\n".encode())
 
 
 def _show(text: str) -> None:
@@ -122,8 +126,10 @@ def _show(text: str) -> None:
 
 
 def _exit_code(status: Any, log: str) -> int:
+    """That of the command; of a command that a signal ended what a shell makes of it."""
     if status.driver_exit_code is not None:
-        return int(status.driver_exit_code)
+        code = int(status.driver_exit_code)
+        return code if code >= 0 else 128 - code
     if status.status == "STOPPED":
         return EXIT_STOPPED if _STOPPED_LINE in log else EXIT_INTERRUPTED
     if status.status == "SUCCEEDED":

@@ -117,9 +117,9 @@ def test_a_job_runs_and_its_log_and_exit_code_come_back(head: Head, sent: Any, f
 
 
 def test_a_mistake_ends_with_its_own_code(head: Head, sent: Any) -> None:
-    folder = sent("mistaken", data_metadata_config_path="nowhere.json")
+    folder = sent("mistaken", dataset__part__metadata_config_path="nowhere.json")
     code, out, _ = head.submit(folder, "train")
-    assert code == 2
+    assert code == 3
     assert "nowhere.json" in out  # the job's own words: only the cluster has, or lacks, that file
 
 
