@@ -15,12 +15,19 @@ from sequifier_ray.deploy.kuberay.commands import app as kuberay_app
 from sequifier_ray.deploy.slurm.commands import app as slurm_app
 
 if TYPE_CHECKING:
+    from sequifier_ray.launch.job_files import Command
     from sequifier_ray.preprocess.pipeline import PreprocessSummary
 
 EXIT_FAULT = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 _WORD_LIST = "--selected-columns"
+# Options that set a field of the configuration, by command.
+_FIELDS = {
+    "preprocess": {"--data-path": "preprocessing_data_path", _WORD_LIST: "selected_columns"},
+    "inspect": {"--window-length": "window_length", "--window-stride": "window_stride"},
+    "train": {"--address": "ray.address"},
+}
 
 app = typer.Typer(
     help="Train transformers on event sequences, from two YAML files, on one machine or a Ray cluster.",
@@ -98,11 +105,8 @@ def preprocess(
     """Turn tables into shards, vocabularies and statistics."""
     from sequifier_ray.config.load import load_preprocess
 
-    options = {
-        "--data-path": ("preprocessing_data_path", data_path),
-        "--selected-columns": ("selected_columns", _column_names(selected_columns)),
-    }
-    config = load_preprocess(config_path, _overrides(settings, options, randomize))
+    given = {"--data-path": data_path, _WORD_LIST: _column_names(selected_columns)}
+    config = load_preprocess(config_path, _overrides("preprocess", settings, given, randomize))
 
     from sequifier_ray.launch.preprocess import preprocess as run
 
@@ -134,11 +138,8 @@ def inspect(
     verbose: Verbose = False,
 ) -> int:
     """Say what a table or a preprocessed data set holds, and what windows would make of it."""
-    options = {
-        "--window-length": ("window_length", window_length),
-        "--window-stride": ("window_stride", window_stride),
-    }
-    overrides = _overrides(settings, options, randomize=False)
+    given = {"--window-length": window_length, "--window-stride": window_stride}
+    overrides = _overrides("inspect", settings, given, randomize=False)
 
     from sequifier_ray.inspection.run import inspect as run
 
@@ -170,8 +171,8 @@ def train(
     """Train a model on what preprocess wrote."""
     from sequifier_ray.config.load import load_train
 
-    options = {"--address": ("ray.address", address)}
-    config = load_train(config_path, _overrides(settings, options, randomize))
+    overrides = _overrides("train", settings, {"--address": address}, randomize)
+    config = load_train(config_path, overrides)
 
     from sequifier_ray.launch.choose import train as run
 
@@ -195,7 +196,7 @@ def submit(
     """Run a command on a Ray cluster as a job: submit --address http://head:8265 -- train."""
     from sequifier_ray.launch.submit import submit as run
 
-    return run(words, address, env or (), job_id)
+    return run(_command_of(words), address, env or (), job_id)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -269,16 +270,36 @@ def _column_names(words: Sequence[str] | None) -> list[str] | None:
     return [name.strip() for name in words[0].split(",") if name.strip()]
 
 
+def _command_of(words: Sequence[str]) -> Command:
+    """A command to run elsewhere, read as it would be here: mistakes in its options show at once."""
+    from sequifier_ray.errors import ConfigError
+    from sequifier_ray.launch.job_files import Command
+
+    verb = words[0] if words else ""
+    if verb not in _FIELDS:
+        raise ConfigError(f"submit: found {verb!r}; allowed: {', '.join(_FIELDS)}")
+    group = typer.main.get_group(app)
+    with group.make_context("sequifier-ray", list(words)) as context:
+        command = group.get_command(context, verb)
+        assert command is not None
+        given = command.make_context(verb, list(words[1:]), parent=context).params
+    values = {option: given[option.removeprefix("--").replace("-", "_")] for option in _FIELDS[verb]}
+    if verb == "preprocess":
+        values[_WORD_LIST] = _column_names(values[_WORD_LIST])
+    overrides = _overrides(verb, given["settings"], values, randomize=False)
+    return Command(tuple(words), given["config_path"], overrides, given.get("path"))
+
+
 def _overrides(
-    settings: Sequence[str] | None, options: Mapping[str, tuple[str, Any]], randomize: bool
+    verb: str, settings: Sequence[str] | None, given: Mapping[str, Any], randomize: bool
 ) -> dict[str, Any]:
-    """What the command line says instead of the file; ``options`` maps further options to field and value."""
+    """What the command line says instead of the file; ``given`` has the values of options that set fields."""
     from sequifier_ray.config.overrides import parse_settings
 
-    given = {option: (field, value) for option, (field, value) in options.items() if value is not None}
-    fields = {option: field for option, (field, _) in given.items()}
+    fields = {option: field for option, field in _FIELDS[verb].items() if given[option] is not None}
     overrides = parse_settings(settings or (), fields | ({"--randomize": "seed"} if randomize else {}))
-    return overrides | dict(given.values()) | (_random_seed() if randomize else {})
+    overrides |= {field: given[option] for option, field in fields.items()}
+    return overrides | (_random_seed() if randomize else {})
 
 
 def _random_seed() -> dict[str, Any]:

@@ -19,8 +19,10 @@ from sequifier_ray.errors import ConfigError
 FIELD = "additional_config_paths"
 
 
-def merged(main: Source, overrides: Mapping[str, Any]) -> Source:
+def merged(main: Source, overrides: Mapping[str, Any], folder: str | None = None) -> Source:
     """The file together with the further files that it, or the command line, names; without that field.
+
+    ``folder``: where relative paths of further files start, when project_root lies on another machine.
 
     Raises:
         ConfigError: a further file cannot be found or read, names files itself, or sets a field that another
@@ -30,7 +32,7 @@ def merged(main: Source, overrides: Mapping[str, Any]) -> Source:
     located = with_overrides(main, locating)
     whole = replace(main, values={k: v for k, v in main.values.items() if k != FIELD})
     problems: list[str] = []
-    for file, place in _files(located):
+    for file, place in _files(located, folder):
         fragment = read_yaml(file, place)
         if FIELD in fragment.values:
             here = fragment.place((FIELD,))
@@ -43,7 +45,7 @@ def merged(main: Source, overrides: Mapping[str, Any]) -> Source:
     return whole
 
 
-def _files(source: Source) -> Iterator[tuple[str, str]]:
+def _files(source: Source, folder: str | None) -> Iterator[tuple[str, str]]:
     """The further files, each with the place that names it."""
     given = {name: source.values[name] for name in ("project_root", FIELD) if name in source.values}
     if given.get(FIELD) is None:
@@ -59,11 +61,14 @@ def _files(source: Source) -> Iterator[tuple[str, str]]:
         if "project_root" not in given and not _is_absolute(path):
             text = f'"{path}" is relative to project_root; set project_root in {source.file}, not elsewhere'
             raise ConfigError(f"{place}: {FIELD}: {text}")
-        file = storage.join(str(given.get("project_root", ".")), path)
+        file = storage.join(folder or str(given.get("project_root", ".")), path)
         identity = os.path.abspath(file) if storage.is_local(file) else file
         if identity in known:
             raise ConfigError(f"{place}: {FIELD}: {file} is read already; name each file once")
         known.add(identity)
+        if folder is not None and storage.is_local(file) and not storage.exists(file):
+            text = f"there is no {file} on this machine; a job takes further files along from here, relative"
+            raise ConfigError(f"{place}: {FIELD}: {text} paths from the folder you stand in")
         yield file, place
 
 

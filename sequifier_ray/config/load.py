@@ -32,15 +32,18 @@ WRAPPERS: tuple[tuple[Path, Path], ...] = (
 Config = TypeVar("Config", bound=Project)
 
 
-def load_preprocess(path: str, overrides: Mapping[str, Any] | None = None) -> PreprocessConfig:
+def load_preprocess(
+    path: str, overrides: Mapping[str, Any] | None = None, folder: str | None = None
+) -> PreprocessConfig:
     """The configuration of a preprocess run.
 
-    ``overrides`` maps dotted names to values that replace those of the file, with the same checks.
+    ``overrides`` maps dotted names to values that replace those of the file, with the same checks. ``folder``
+    holds the further files, in place of project_root.
 
     Raises:
         ConfigError: anything wrong with the file or the overrides, all problems in one text.
     """
-    source, remaining = _read(path, overrides or {})
+    source, remaining = _read(path, overrides or {}, folder)
     source = with_overrides(source, remaining)
     return _validated(PreprocessConfig, source, refused_in_preprocess, PREPROCESS_FIELDS)
 
@@ -55,13 +58,15 @@ def make_preprocess(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
     return _validated(PreprocessConfig, source, refused_in_preprocess, PREPROCESS_FIELDS)
 
 
-def load_train(path: str, overrides: Mapping[str, Any] | None = None) -> TrainConfig:
+def load_train(
+    path: str, overrides: Mapping[str, Any] | None = None, folder: str | None = None
+) -> TrainConfig:
     """The configuration of a training run; see ``load_preprocess``.
 
     Raises:
         ConfigError: anything wrong with the file or the overrides, all problems in one text.
     """
-    source, remaining = _read(path, overrides or {})
+    source, remaining = _read(path, overrides or {}, folder)
     for wrapper, single in WRAPPERS:
         prefix = ".".join(wrapper)
         wrapped = {name for name in remaining if f"{name}.".startswith(f"{prefix}.")}
@@ -71,9 +76,9 @@ def load_train(path: str, overrides: Mapping[str, Any] | None = None) -> TrainCo
     return _validated(TrainConfig, with_overrides(source, remaining), refused_in_train, TRAIN_FIELDS)
 
 
-def _read(path: str, overrides: Mapping[str, Any]) -> tuple[Source, dict[str, Any]]:
+def _read(path: str, overrides: Mapping[str, Any], folder: str | None) -> tuple[Source, dict[str, Any]]:
     """The file with the further files it names, and the overrides still to apply."""
-    source = merged(read_yaml(path), overrides)
+    source = merged(read_yaml(path), overrides, folder)
     return source, {name: value for name, value in overrides.items() if name != FIELD}
 
 

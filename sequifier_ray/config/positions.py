@@ -39,6 +39,16 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes the text that the loader would take for a number, and writes out what has several names."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
 @dataclass(frozen=True)
 class Source:
     """YAML files as plain data: ``file`` is the main one, ``places`` maps paths of keys to ``file:line``, and
@@ -119,6 +129,11 @@ def parse(text: str, where: Callable[[int], str]) -> tuple[Any, dict[Path, str]]
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{where(1).removesuffix(':1')}: not valid YAML: {error}") from error
+
+
+def yaml_text(values: Mapping[str, Any]) -> str:
+    """Values as a file that ``read_yaml`` reads as the same values."""
+    return str(yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
 def _text(file: str) -> str | None:

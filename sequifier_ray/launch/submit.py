@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import shlex
-import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sequifier_ray import storage
-from sequifier_ray.config.positions import read_yaml
 from sequifier_ray.errors import ClusterError, ConfigError
+from sequifier_ray.launch.job_files import Command, write_files
+from sequifier_ray.launch.job_service import connect, telling
 from sequifier_ray.launch.signals import EXIT_INTERRUPTED, EXIT_STOPPED, StopSignals
 
-VERBS = ("preprocess", "train", "inspect")
-_LARGEST_BYTES = 50 * 10**6
-_NAMED_FILES = 5
+if TYPE_CHECKING:
+    from sequifier_ray.launch.job_client import BoundedClient
+
 # Ray kills a job this long after it asked it to stop: a checkpoint must fit in.
 _STOP_WAIT_S = "600"
 _POLL_S = 2.0
 # A job of days must not be lost sight of for a network that fails for a minute.
 _SILENCE_S = 120.0
-_TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+# A log is always fetched whole: the longer that takes, the less often.
+_LOG_PATIENCE = 50
+_LOG_LONGEST_S = 60.0
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _STOPPED_LINE = "stopped on request at step"
 
 
-def submit(words: Sequence[str], address: str | None, variables: Sequence[str], job_id: str | None) -> int:
-    """Run ``sequifier-ray <words>`` as a job, show its log, return the exit code that it ended with.
+def submit(command: Command, address: str | None, variables: Sequence[str], job_id: str | None) -> int:
+    """Run a command as a job, show its log, return the exit code that it ended with.
 
-    Started in the project's folder: it sends the YAML files of the folder that the configuration lies in.
+    Started in the project's folder: it sends the one configuration that the command reads.
     ``variables`` are names of environment variables to pass on. A first ^C or SIGTERM stops the job, which
     saves a checkpoint; a second one ends only this process.
 
@@ -42,58 +47,30 @@ def submit(words: Sequence[str], address: str | None, variables: Sequence[str], 
         ConfigError: the command cannot work on a cluster.
         ClusterError: the cluster's job service cannot be reached, refuses, or lost the job.
     """
-    config = _config_of(words)
-    if config is not None:
-        _check_root(config, words)
+    if job_id is not None and not _JOB_ID.fullmatch(job_id):
+        allowed = "at most 100 letters, digits, dots, dashes and underscores, a letter or digit first"
+        raise ConfigError(f'--job-id: found "{job_id}"; allowed: {allowed}')
+    job = job_id or f"{command.words[0]}_{secrets.token_hex(8)}"
     environment = _environment(variables)
     with tempfile.TemporaryDirectory() as folder:
-        if config is not None:
-            _collect(Path(folder), Path(config))
-        client = _connect(address)
-        with _telling("submit the job"):
-            job = client.submit_job(
-                entrypoint=shlex.join(["sequifier-ray", *words]),
-                submission_id=job_id,
-                runtime_env={"working_dir": folder, "env_vars": environment},
+        words = write_files(command, Path(folder))
+        client = connect(address)
+        with StopSignals(on_first=partial(_tell_stopping, job)) as signals:
+            _show(f"job {job}: {shlex.join(words)}\n")
+            _send(client, job, words, {"working_dir": folder, "env_vars": environment})
+            return _follow(client, job, signals)
+
+
+def _send(client: BoundedClient, job: str, words: Sequence[str], runtime_env: dict[str, Any]) -> None:
+    try:
+        with telling(f"submit the job {job}", "the dashboard shows whether it began all the same"):
+            client.submit_job(
+                entrypoint=shlex.join(["sequifier-ray", *words]), submission_id=job, runtime_env=runtime_env
             )
-    _show(f"job {job}: {shlex.join(words)}\n")
-    return _follow(client, job)
-
-
-def _config_of(words: Sequence[str]) -> str | None:
-    """The configuration file that a command reads, where it lies on this machine."""
-    if not words or words[0] not in VERBS:
-        raise ConfigError(f"submit: found {words[0] if words else 'nothing'!r}; allowed: {', '.join(VERBS)}")
-    for before, word in pairwise(words):
-        if before == "--config-path":
-            path = word
-            break
-    else:
-        given = [word.partition("=")[2] for word in words if word.startswith("--config-path=")]
-        if not given and words[0] == "inspect":
-            return None
-        path = given[0] if given else f"configs/{words[0]}.yaml"
-    if os.path.isabs(path) or not storage.is_local(path):
-        return None  # the cluster's
-    if path.startswith(".."):
-        raise ConfigError(f"submit: {path} lies outside of this folder; start in the project's folder")
-    if not Path(path).is_file():
-        raise ConfigError(f"submit: there is no {path} in this folder; start in the project's folder")
-    return path
-
-
-def _check_root(config: str, words: Sequence[str]) -> None:
-    """A relative project_root would lie in the job's own folder, and go with it."""
-    settings = [word.removeprefix("--set=") for word in words]
-    roots = [word.removeprefix("project_root=") for word in settings if word.startswith("project_root=")]
-    given = read_yaml(config).values.get("project_root", ".")
-    root = str(roots[-1] if roots else given)
-    if not os.path.isabs(root) and storage.is_local(root):
-        raise ConfigError(
-            f'{config}: project_root: found "{root}", which on a cluster is no lasting place; give the '
-            "path of the project on storage that all nodes share, or s3://…, in the file or by "
-            "--set project_root=/shared/project"
-        )
+    except ClusterError as error:
+        if f"{job} already exists" in str(error):
+            raise ConfigError(f'--job-id: the cluster has a job "{job}" already; choose another') from error
+        raise
 
 
 def _environment(names: Sequence[str]) -> dict[str, str]:
@@ -105,87 +82,42 @@ def _environment(names: Sequence[str]) -> dict[str, str]:
     return {"RAY_JOB_STOP_WAIT_TIME_S": _STOP_WAIT_S, **{name: os.environ[name] for name in wanted}}
 
 
-def _collect(folder: Path, config: Path) -> None:
-    """Copy the YAML files of the configuration's folder, with their paths.
-
-    Raises:
-        ConfigError: they are so large that something else must be among them; names the largest.
-    """
-    files = sorted(
-        path
-        for pattern in ("*.yaml", "*.yml")
-        for path in (config.parent.rglob(pattern) if config.parent != Path() else Path().glob(pattern))
-        if path.is_file()
-    )
-    sizes = {path: path.stat().st_size for path in files}
-    if (total := sum(sizes.values())) > _LARGEST_BYTES:
-        largest = sorted(files, key=lambda path: -sizes[path])[:_NAMED_FILES]
-        raise ConfigError(
-            f"submit: the YAML files to send have {total / 1e6:,.0f} MB, more than "
-            f"{_LARGEST_BYTES / 1e6:,.0f}; the largest: "
-            f"{', '.join(f'{path} ({sizes[path] / 1e6:,.0f} MB)' for path in largest)}; "
-            "move what is no configuration elsewhere"
-        )
-    for path in files:
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
-
-
-def _connect(address: str | None) -> Any:
-    """The cluster's job service. A token that is at hand is used: Ray itself waits to be told."""
-    home_token = Path.home() / ".ray" / "auth_token"
-    if any(name in os.environ for name in _TOKENS) or home_token.exists():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-    from ray.job_submission import JobSubmissionClient
-
-    with _telling("reach Ray's job service"):
-        return JobSubmissionClient(address)
-
-
-@contextmanager
-def _telling(action: str) -> Iterator[None]:
-    """Turn what Ray's job client raises into an error that says what to look at."""
-    from ray.exceptions import RayError
-
-    try:
-        yield
-    except (RuntimeError, ValueError, OSError, RayError) as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ClusterError(
-            f"cannot {action} ({first}); check --address (http://head:8265) or RAY_ADDRESS, and "
-            "RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH if the cluster wants a token"
-        ) from error
-
-
-def _follow(client: Any, job: str) -> int:
-    """Show the job's log to its end.
+def _follow(client: BoundedClient, job: str, signals: StopSignals) -> int:
+    """Show the job's log to its end; a signal stops the job.
 
     Raises:
         ClusterError: nobody answers for a while; the job itself may go on.
     """
-    shown, asked = 0, False
+    shown, asked, log, log_due_s = 0, False, "", 0.0
     heard_s = time.monotonic()
-    with StopSignals() as signals:
-        while True:
-            try:
-                with _telling(f"follow the job {job}"):
-                    if signals.requested and not asked:
-                        _show(f"stopping the job {job} (a second signal leaves it alone)\n")
-                        client.stop_job(job)
-                        asked = True
-                    status = client.get_job_info(job)
+    while True:
+        try:
+            with telling(f"follow the job {job}", "it may go on all the same: look at the dashboard"):
+                if signals.requested and not asked:
+                    client.stop_job(job)
+                    asked = True
+                status = client.get_job_info(job)
+                if status.status.is_terminal() or time.monotonic() >= log_due_s:
+                    began_s = time.monotonic()
                     log = client.get_job_logs(job)
-                    heard_s = time.monotonic()
-            except ClusterError:
-                if time.monotonic() - heard_s > _SILENCE_S:
-                    raise
-            else:
-                _show(log[shown:])
-                shown = len(log)
-                if status.status.is_terminal():
-                    return _exit_code(status, log)
-            time.sleep(_POLL_S)
+                    took_s = time.monotonic() - began_s
+                    log_due_s = began_s + min(_LOG_PATIENCE * took_s, _LOG_LONGEST_S)
+                heard_s = time.monotonic()
+        except ClusterError:
+            if time.monotonic() - heard_s > _SILENCE_S:
+                raise
+        else:
+            _show(log[shown:])
+            shown = len(log)
+            if status.status.is_terminal():
+                return _exit_code(status, log)
+        time.sleep(_POLL_S)
+
+
+def _tell_stopping(job: str) -> None:
+    """At once, in the midst of whatever is waited for: a stream could be in use."""
+    with suppress(OSError):
+        os.write(2, f"stopping the job {job} (a second signal leaves it alone)\n".encode())
 
 
 def _show(text: str) -> None:
@@ -194,8 +126,10 @@ def _show(text: str) -> None:
 
 
 def _exit_code(status: Any, log: str) -> int:
+    """That of the command; of a command that a signal ended what a shell makes of it."""
     if status.driver_exit_code is not None:
-        return int(status.driver_exit_code)
+        code = int(status.driver_exit_code)
+        return code if code >= 0 else 128 - code
     if status.status == "STOPPED":
         return EXIT_STOPPED if _STOPPED_LINE in log else EXIT_INTERRUPTED
     if status.status == "SUCCEEDED":

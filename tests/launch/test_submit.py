@@ -19,9 +19,6 @@ from typing import Any
 
 import pytest
 
-from sequifier_ray.errors import ClusterError, ConfigError
-from sequifier_ray.launch.submit import submit
-
 BIN = Path(sys.executable).parent
 
 
@@ -120,9 +117,23 @@ def test_a_job_runs_and_its_log_and_exit_code_come_back(head: Head, sent: Any, f
 
 
 def test_a_mistake_ends_with_its_own_code(head: Head, sent: Any) -> None:
-    code, out, _ = head.submit(sent("mistaken", global_training__batch_size=0), "train")
-    assert code == 2
-    assert "global_training.batch_size" in out
+    folder = sent("mistaken", dataset__part__metadata_config_path="nowhere.json")
+    code, out, _ = head.submit(folder, "train")
+    assert code == 3
+    assert "nowhere.json" in out  # the job's own words: only the cluster has, or lacks, that file
+
+
+def test_further_files_are_those_of_this_folder(head: Head, sent: Any, flights: Any, tmp_path: Path) -> None:
+    """Not those that lie on the cluster under the same name."""
+    folder = sent("whole", model_name=..., additional_config_paths="configs/parts/name.yaml")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "name.yaml").write_text("model_name: of-here\n")
+    (folder / "configs" / "parts").symlink_to(tmp_path / "kept")
+    (flights.root / "configs" / "parts").mkdir()
+    (flights.root / "configs" / "parts" / "name.yaml").write_text("model_name: of-the-cluster\n")
+    code, out, err = head.submit(folder, "train", "--config-path", "configs/../configs/train.yaml")
+    assert code == 0, out + err
+    assert flights.summary("of-here")["status"] == "done"
 
 
 def test_stopped_it_leaves_a_checkpoint(head: Head, sent: Any, flights: Any) -> None:
@@ -163,40 +174,3 @@ def test_without_the_token_the_remedy_is_said(head: Head, sent: Any) -> None:
     code, _, err = stranger.submit(sent("stranger"), "train")
     assert code == 4, err
     assert "RAY_AUTH_TOKEN_PATH if the cluster wants a token" in err
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "train.yaml").write_text("project_root: .\n")
-    return tmp_path
-
-
-def test_a_relative_root_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r'configs/train.yaml: project_root: found ".", which on a cluster'):
-        submit(["train"], None, [], None)
-
-
-def test_more_than_configuration_is_refused(folder: Path) -> None:
-    (folder / "configs" / "data.yaml").write_text("x" * 51_000_000)
-    words = ["train", "--set", "project_root=/shared"]
-    message = r"have 51 MB, more than 50; the largest: configs/data.yaml \(51 MB\)"
-    with pytest.raises(ConfigError, match=message):
-        submit(words, None, [], None)
-
-
-def test_other_commands_and_missing_files_are_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"submit: found 'make'; allowed: preprocess, train, inspect"):
-        submit(["make", "x"], None, [], None)
-    with pytest.raises(ConfigError, match=r"there is no configs/preprocess.yaml in this folder"):
-        submit(["preprocess"], None, [], None)
-    with pytest.raises(ConfigError, match=r"../other.yaml lies outside of this folder"):
-        submit(["train", "--config-path", "../other.yaml"], None, [], None)
-    with pytest.raises(ConfigError, match=r"--env: NOT_SET_ANYWHERE is not set here"):
-        submit(["train", "--set=project_root=/shared"], None, ["NOT_SET_ANYWHERE"], None)
-
-
-def test_nobody_there(folder: Path) -> None:
-    with pytest.raises(ClusterError, match=r"cannot reach Ray's job service"):
-        submit(["train", "--set=project_root=/shared"], f"http://127.0.0.1:{free_port()}", [], None)
