@@ -135,6 +135,23 @@ def test_a_job_folder_in_a_place_that_others_can_enter(tmp_path: Path) -> None:
         plan.make_job_folder(tmp_path / "open" / "1-0")
 
 
+def test_job_folders_of_jobs_that_begin_and_end_at_the_same_time(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from sequifier_ray.deploy.slurm import plan\n"
+        "for _ in range(3000):\n"
+        "    plan.make_job_folder(Path(sys.argv[1]))\n"
+        "    plan.remove_job_folder(Path(sys.argv[1]))\n"
+    )
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path / "jobs" / name)], stderr=subprocess.PIPE, text=True
+        )
+        for name in ("1-0", "2-0")
+    ]
+    assert [(job.communicate(timeout=120)[1], job.returncode) for job in jobs] == [("", 0)] * 2
+    assert not (tmp_path / "jobs").exists()
+
+
 def test_ray_gets_the_job_s_memory_and_the_rest_of_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     store, memory = ray_node.memory_shares(1000, 2)
     assert store + memory == 1000 << 20
