@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 EXIT_FAULT = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-_WORD_LIST = "--selected-columns"
 
 app = typer.Typer(
     help="Train transformers on event sequences, from two YAML files, on one machine or a Ray cluster.",
@@ -205,6 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    from sequifier_ray.config.overrides import spread_word_list
+
     command = typer.main.get_command(app)
     try:
         code = command.main(spread_word_list(words), prog_name="sequifier-ray", standalone_mode=False)
@@ -220,27 +221,6 @@ def _run(words: list[str]) -> int:
     if code == EXIT_INTERRUPTED:
         print("interrupted", file=sys.stderr)
     return code if isinstance(code, int) else 0
-
-
-def spread_word_list(words: Sequence[str]) -> list[str]:
-    """``--selected-columns a b c`` as a repeated option, which is what the parser knows.
-
-    >>> spread_word_list(["preprocess", "--selected-columns=a", "b", "--verbose"])
-    ['preprocess', '--selected-columns=a', '--selected-columns=b', '--verbose']
-    """
-    spread: list[str] = []
-    is_in_list = is_empty = lacks_word = False
-    for word in words:
-        if word.startswith("-"):
-            lacks_word |= is_empty
-            is_empty = word == _WORD_LIST
-            is_in_list = is_empty or word.startswith(f"{_WORD_LIST}=")
-            spread += [] if is_empty else [word]
-        else:
-            spread.append(f"{_WORD_LIST}={word}" if is_in_list else word)
-            is_empty = False
-    # Without a word after it the option goes last, for the parser to complain about.
-    return [*spread, _WORD_LIST] if lacks_word or is_empty else spread
 
 
 def describe(summary: PreprocessSummary) -> list[str]:

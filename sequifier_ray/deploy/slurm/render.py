@@ -38,6 +38,8 @@ _SCRIPT = """\
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 
+# A warning that comes before anyone listens must not end the job; what follows sets its own handler.
+trap '' USR1
 command -v sequifier-ray > /dev/null || {{
     echo "error: $SLURMD_NODENAME has no sequifier-ray on its PATH; activate its environment, then sbatch" >&2
     exit 2

@@ -97,6 +97,34 @@ def test_workers_that_share_a_gpu(project: Path, capsys: pytest.CaptureFixture[s
     assert _render(capsys, "--nodes", "2", "--gpus-per-node", "2")[0] == 0
 
 
+def test_workers_that_ask_for_no_cpu(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for amount in (0, 1e-320):
+        _configure(project, 4, resources_per_worker={"CPU": amount})
+        assert _render(capsys, "--nodes", "2")[0] == 0
+    _configure(project, 4, "cuda", resources_per_worker={"CPU": 0})
+    assert _render(capsys, "--nodes", "2", "--gpus-per-node", "2")[0] == 0
+    _configure(project, 4, "cuda", resources_per_worker={"CPU": 0, "GPU": 0})
+    code, _, error = _render(capsys, "--nodes", "2", "--gpus-per-node", "2")
+    assert code == 2
+    assert error.startswith("error: ray.resources_per_worker.GPU: found 0 with device: cuda")
+
+
+@pytest.mark.parametrize("launcher", ["ray", "torchrun"])
+def test_a_warning_before_anyone_listens_does_not_end_the_job(launcher: str, tmp_path: Path) -> None:
+    program = tmp_path / "sequifier-ray"
+    program.write_text('#!/bin/bash\nkill -USR1 $$\necho "alive: $*"\n')
+    program.chmod(0o755)
+    done = subprocess.run(
+        ["bash", str(SCRIPTS / f"train-{launcher}.sbatch"), "configs/train.yaml"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == f"alive: slurm run --launcher {launcher} -- configs/train.yaml\n"
+
+
 REFUSALS = [
     (
         ("cuda", 2),
