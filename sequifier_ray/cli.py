@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sequifier_ray.config.words import spread_word_list
 from sequifier_ray.deploy.kuberay.commands import app as kuberay_app
 from sequifier_ray.deploy.slurm.commands import app as slurm_app
 
@@ -204,8 +205,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    from sequifier_ray.config.overrides import spread_word_list
-
     command = typer.main.get_command(app)
     try:
         code = command.main(spread_word_list(words), prog_name="sequifier-ray", standalone_mode=False)

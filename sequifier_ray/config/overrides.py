@@ -9,8 +9,6 @@ from typing import Any
 from sequifier_ray.config.positions import Path, Source, parse
 from sequifier_ray.errors import ConfigError
 
-_WORD_LIST = "--selected-columns"
-
 
 def parse_settings(settings: Sequence[str], options: Mapping[str, str]) -> dict[str, Any]:
     """``NAME=VALUE`` words as a mapping of dotted names to values, the last of a name winning.
@@ -74,24 +72,3 @@ def _value(name: str, text: str) -> Any:
 
 def _is_within(name: str, section: str) -> bool:
     return name == section or name.startswith(f"{section}.")
-
-
-def spread_word_list(words: Sequence[str]) -> list[str]:
-    """``--selected-columns a b c`` as a repeated option, which is what the parser knows.
-
-    >>> spread_word_list(["preprocess", "--selected-columns=a", "b", "--verbose"])
-    ['preprocess', '--selected-columns=a', '--selected-columns=b', '--verbose']
-    """
-    spread: list[str] = []
-    is_in_list = is_empty = lacks_word = False
-    for word in words:
-        if word.startswith("-"):
-            lacks_word |= is_empty
-            is_empty = word == _WORD_LIST
-            is_in_list = is_empty or word.startswith(f"{_WORD_LIST}=")
-            spread += [] if is_empty else [word]
-        else:
-            spread.append(f"{_WORD_LIST}={word}" if is_in_list else word)
-            is_empty = False
-    # Without a word after it the option goes last, for the parser to complain about.
-    return [*spread, _WORD_LIST] if lacks_word or is_empty else spread

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sequifier_ray.config.load import load_preprocess, load_train
-from sequifier_ray.config.overrides import parse_settings, spread_word_list
+from sequifier_ray.config.overrides import parse_settings
 from sequifier_ray.config.train import TrainConfig
+from sequifier_ray.config.words import spread_word_list
 from sequifier_ray.errors import ConfigError
 
 VERBS = ("train", "preprocess")
