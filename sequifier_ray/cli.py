@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sequifier_ray.config.words import WORD_LIST, spread_word_list
 from sequifier_ray.deploy.kuberay.commands import app as kuberay_app
 from sequifier_ray.deploy.slurm.commands import app as slurm_app
 
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
 EXIT_FAULT = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-_WORD_LIST = "--selected-columns"
 # Options that set a field of the configuration, by command.
 _FIELDS = {
-    "preprocess": {"--data-path": "preprocessing_data_path", _WORD_LIST: "selected_columns"},
+    "preprocess": {"--data-path": "preprocessing_data_path", WORD_LIST: "selected_columns"},
     "inspect": {"--window-length": "window_length", "--window-stride": "window_stride"},
     "train": {"--address": "ray.address"},
 }
@@ -105,7 +105,7 @@ def preprocess(
     """Turn tables into shards, vocabularies and statistics."""
     from sequifier_ray.config.load import load_preprocess
 
-    given = {"--data-path": data_path, _WORD_LIST: _column_names(selected_columns)}
+    given = {"--data-path": data_path, WORD_LIST: _column_names(selected_columns)}
     config = load_preprocess(config_path, _overrides("preprocess", settings, given, randomize))
 
     from sequifier_ray.launch.preprocess import preprocess as run
@@ -223,27 +223,6 @@ def _run(words: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def spread_word_list(words: Sequence[str]) -> list[str]:
-    """``--selected-columns a b c`` as a repeated option, which is what the parser knows.
-
-    >>> spread_word_list(["preprocess", "--selected-columns=a", "b", "--verbose"])
-    ['preprocess', '--selected-columns=a', '--selected-columns=b', '--verbose']
-    """
-    spread: list[str] = []
-    is_in_list = is_empty = lacks_word = False
-    for word in words:
-        if word.startswith("-"):
-            lacks_word |= is_empty
-            is_empty = word == _WORD_LIST
-            is_in_list = is_empty or word.startswith(f"{_WORD_LIST}=")
-            spread += [] if is_empty else [word]
-        else:
-            spread.append(f"{_WORD_LIST}={word}" if is_in_list else word)
-            is_empty = False
-    # Without a word after it the option goes last, for the parser to complain about.
-    return [*spread, _WORD_LIST] if lacks_word or is_empty else spread
-
-
 def describe(summary: PreprocessSummary) -> list[str]:
     """What the last lines of `preprocess` say."""
     passes = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in summary.seconds.items())
@@ -285,7 +264,7 @@ def _command_of(words: Sequence[str]) -> Command:
         given = command.make_context(verb, list(words[1:]), parent=context).params
     values = {option: given[option.removeprefix("--").replace("-", "_")] for option in _FIELDS[verb]}
     if verb == "preprocess":
-        values[_WORD_LIST] = _column_names(values[_WORD_LIST])
+        values[WORD_LIST] = _column_names(values[WORD_LIST])
     overrides = _overrides(verb, given["settings"], values, randomize=False)
     return Command(tuple(words), given["config_path"], overrides, given.get("path"))
 

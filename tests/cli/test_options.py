@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequifier_ray.cli import spread_word_list
+from sequifier_ray.config.words import spread_word_list
 
 PREPROCESS = ("preprocess", "--config-path", "preprocess.yaml")
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from sequifier_ray.deploy.kuberay.words import MOST_CPUS, MOST_GPUS
+
 app = typer.Typer(help="Manifests for KubeRay.", no_args_is_help=True)
 
 
@@ -14,12 +16,17 @@ def render(
     image: Annotated[
         str, typer.Option(help="Image with sequifier-ray and its tag (deploy/kuberay/Dockerfile).")
     ],
-    gpus_per_worker: Annotated[int, typer.Option(min=0, help="GPUs of a worker pod; 0: train on CPUs.")],
+    gpus_per_worker: Annotated[
+        int, typer.Option(min=0, max=MOST_GPUS, help="GPUs of a worker pod; 0: train on CPUs.")
+    ],
     config_path: Annotated[
         str, typer.Option(help="Training to size the workers for, seen from the project's folder.")
     ] = "configs/train.yaml",
     cpus_per_worker: Annotated[
-        int | None, typer.Option(min=1, help="CPUs of a worker pod; what its processes need if not given.")
+        int | None,
+        typer.Option(
+            min=1, max=MOST_CPUS, help="CPUs of a worker pod; what its processes need if not given."
+        ),
     ] = None,
     memory_per_worker: Annotated[
         str | None, typer.Option(help="Memory of a worker pod: 32Gi. By its processes if not given.")
@@ -28,6 +35,13 @@ def render(
     storage: Annotated[str, typer.Option(help="Size of the claim.")] = "100Gi",
     storage_class: Annotated[
         str | None, typer.Option(help="One that gives ReadWriteMany; the cluster's default if not given.")
+    ] = None,
+    env_from: Annotated[
+        list[str] | None,
+        typer.Option(help="Secret whose entries all pods get as environment variables; repeatable."),
+    ] = None,
+    service_account: Annotated[
+        str | None, typer.Option(help="Service account of all pods; the namespace's default if not given.")
     ] = None,
     output: Annotated[str, typer.Option(help="Folder to write to.")] = "kuberay",
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")] = False,
@@ -40,7 +54,17 @@ def render(
     from sequifier_ray.deploy.kuberay.output import write
     from sequifier_ray.deploy.kuberay.sizes import Wishes, plan
 
-    wishes = Wishes(image, gpus_per_worker, cpus_per_worker, memory_per_worker, name, storage, storage_class)
+    wishes = Wishes(
+        image=image,
+        gpus_per_worker=gpus_per_worker,
+        cpus_per_worker=cpus_per_worker,
+        memory_per_worker=memory_per_worker,
+        name=name,
+        storage=storage,
+        storage_class=storage_class,
+        env_from=tuple(env_from or ()),
+        service_account=service_account,
+    )
     deployment = plan(load_train(config_path), config_path, wishes, version("ray"))
     for path in write(output, manifests(deployment)):
         print(f"wrote {path}")

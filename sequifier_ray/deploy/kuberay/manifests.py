@@ -36,6 +36,8 @@ class Deployment:
 
     ``pods``, ``cpus``, ``memory`` and ``gpus`` are those of the workers: how many, and what each has.
     ``memory`` and ``storage`` are Kubernetes quantities; ``storage_class`` None is the cluster's default.
+    ``env_from`` names secrets whose entries are environment variables of all pods, which run as
+    ``service_account``: what they need for data in an object store.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Deployment:
     gpus: int = 0
     storage: str = "100Gi"
     storage_class: str | None = None
+    env_from: tuple[str, ...] = ()
+    service_account: str | None = None
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -173,7 +177,10 @@ def _worker(deployment: Deployment, gpus: int) -> Document:
 
 
 def _pod(deployment: Deployment, container: str, resources: Mapping[str, str], more: Document) -> Document:
+    account = {"serviceAccountName": deployment.service_account} if deployment.service_account else {}
+    secrets = [{"secretRef": {"name": name}} for name in deployment.env_from]
     return {
+        **account,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": _GRACE_S,
         "securityContext": {
@@ -189,6 +196,7 @@ def _pod(deployment: Deployment, container: str, resources: Mapping[str, str], m
                 # Ray's processes and with them the drivers of jobs stand in the project.
                 "workingDir": PROJECT_FOLDER,
                 **more,
+                **({"envFrom": secrets} if secrets else {}),
                 "resources": {"requests": dict(resources), "limits": dict(resources)},
                 "volumeMounts": [{"name": "project", "mountPath": PROJECT_FOLDER}],
             }

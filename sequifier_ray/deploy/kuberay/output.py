@@ -23,11 +23,11 @@ def write(folder: str, texts: Mapping[str, str]) -> list[str]:
             )
         root.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            (root / name).write_text(text, encoding="utf-8")
+            (root / name).write_bytes(text.encode())
     except OSError as error:
         raise ConfigError(f"--output: cannot write {error.filename or folder}: {error.strerror}") from error
     return [str(root / name) for name in texts]
 
 
 def _differs(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text(encoding="utf-8") != text
+    return path.exists() and path.read_bytes() != text.encode()

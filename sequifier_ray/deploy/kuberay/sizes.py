@@ -8,21 +8,22 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from sequifier_ray import storage
 from sequifier_ray.config.positions import read_yaml
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.deploy.kuberay.manifests import PROJECT_FOLDER, Deployment
+from sequifier_ray.deploy.kuberay.words import (
+    MOST_CPUS,
+    check_image,
+    check_name,
+    check_object_name,
+    check_quantity,
+)
 from sequifier_ray.errors import ConfigError
 
-# The operator makes names of services and pods from those of jobs; longer ones would not fit into a label.
-LONGEST_NAME = 47
 OLDEST_WITH_TOKENS = (2, 52)
 _CPUS_PER_GPU = 4
 _MEMORY_GI_PER_GPU, _MEMORY_GI_PER_CPU_PROCESS = 16, 4
-_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_QUANTITY = re.compile(r"[1-9]\d*(Mi|Gi|Ti)")
-_IMAGE = re.compile(
-    r"(?P<repository>[^\s@]+?)(:(?P<tag>[\w][\w.-]{0,127}))?(@sha256:(?P<digest>[0-9a-f]{64}))?"
-)
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Wishes:
     name: str = "sequifier"
     storage: str = "100Gi"
     storage_class: str | None = None
+    env_from: tuple[str, ...] = ()
+    service_account: str | None = None
 
 
 def plan(config: TrainConfig, config_path: str, wishes: Wishes, ray_version: str) -> Deployment:
@@ -47,14 +50,19 @@ def plan(config: TrainConfig, config_path: str, wishes: Wishes, ray_version: str
     check_ray_version(ray_version)
     check_name(wishes.name)
     check_image(wishes.image, ray_version)
-    for option, quantity in (
-        ("--memory-per-worker", wishes.memory_per_worker),
-        ("--storage", wishes.storage),
+    for option, quantity, least in (
+        ("--memory-per-worker", wishes.memory_per_worker, "512Mi"),
+        ("--storage", wishes.storage, "1Gi"),
     ):
-        if quantity is not None and not _QUANTITY.fullmatch(quantity):
-            raise ConfigError(
-                f'{option}: found "{quantity}"; allowed: a whole number with Mi, Gi or Ti, as in 16Gi'
-            )
+        if quantity is not None:
+            check_quantity(option, quantity, least)
+    for option, name in (
+        ("--storage-class", wishes.storage_class),
+        ("--service-account", wishes.service_account),
+        *(("--env-from", name) for name in wishes.env_from),
+    ):
+        if name is not None:
+            check_object_name(option, name)
     _check_place(config, config_path)
     _check_config(config, config_path)
     processes, cpus = _pod_size(config, config_path, wishes)
@@ -71,45 +79,16 @@ def plan(config: TrainConfig, config_path: str, wishes: Wishes, ray_version: str
         name=wishes.name,
         image=wishes.image,
         ray_version=ray_version,
-        config_path=str(PurePosixPath(config_path)),
+        config_path=storage.join(config_path),
         pods=pods,
         cpus=cpus,
         memory=wishes.memory_per_worker or f"{per_process * processes}Gi",
         gpus=wishes.gpus_per_worker,
         storage=wishes.storage,
         storage_class=wishes.storage_class,
+        env_from=wishes.env_from,
+        service_account=wishes.service_account,
     )
-
-
-def check_name(name: str) -> None:
-    """Raise ConfigError unless jobs and their services can be called so."""
-    longest = LONGEST_NAME - len("-preprocess")
-    if not _LABEL.fullmatch(name) or len(name) > longest:
-        raise ConfigError(
-            f'--name: found "{name}"; allowed: small letters, digits and "-", a letter first, no "-" last, '
-            f"at most {longest} characters: jobs add -preprocess, and KubeRay allows them {LONGEST_NAME}"
-        )
-
-
-def check_image(image: str, ray_version: str) -> None:
-    """Raise ConfigError unless every node and every retry gets the same image, with this Ray in it."""
-    found = _IMAGE.fullmatch(image)
-    if found is None:
-        raise ConfigError(f'--image: found "{image}"; allowed: REPOSITORY:TAG or REPOSITORY@sha256:DIGEST')
-    tag, repository = found["tag"] or "", found["repository"]
-    if found["digest"] is None and tag in ("", "latest"):
-        raise ConfigError(
-            f'--image: "{image}" may be another image tomorrow; name a version as its tag, as in '
-            f"{repository}:ray{ray_version}"
-        )
-    named = re.search(r"(?:^|[^a-z])ray[-_.]?(\d+\.\d+\.\d+)", tag)
-    if repository.removeprefix("docker.io/") == "rayproject/ray":
-        named = re.match(r"(\d+\.\d+\.\d+)", tag)
-    if named and named[1] != ray_version:
-        raise ConfigError(
-            f'--image: "{image}" has Ray {named[1]}, but Ray {ray_version} is installed here; '
-            f"build the image with Ray {ray_version}, or render where Ray {named[1]} is installed"
-        )
 
 
 def check_ray_version(version: str) -> None:
@@ -125,19 +104,28 @@ def check_ray_version(version: str) -> None:
 def _check_place(config: TrainConfig, config_path: str) -> None:
     """The same relative paths must hold on the claim as here."""
     here = os.getcwd()
-    if os.path.isabs(config_path) or ".." in PurePosixPath(config_path).parts:
+    is_here = storage.is_local(config_path)
+    if is_here and (_is_absolute(config_path) or ".." in PurePosixPath(config_path).parts):
         raise ConfigError(
             f"--config-path: found {config_path}; allowed: a path below the folder you stand in, as in "
-            f"configs/train.yaml: that folder's content lies at {PROJECT_FOLDER} in the cluster"
+            f"configs/train.yaml: that folder's content lies at {PROJECT_FOLDER} in the cluster; or an "
+            "address as in s3://bucket/train.yaml"
         )
     root = config.project_root
-    is_relative = not os.path.isabs(str(read_yaml(config_path).values.get("project_root", ".")))
-    if root == PROJECT_FOLDER or (is_relative and (root == here or root.startswith(f"{here}{os.sep}"))):
+    is_relative = not _is_absolute(str(read_yaml(config_path).values.get("project_root", ".")))
+    if root == PROJECT_FOLDER or not storage.is_local(root):
+        return
+    if is_relative and (root == here or root.startswith(f"{here}{os.sep}")):
         return
     raise ConfigError(
         f"{config_path}: project_root: found {root}, which pods do not have; set it to . and render in the "
-        f"project's folder, whose content lies at {PROJECT_FOLDER} in the cluster"
+        f"project's folder, whose content lies at {PROJECT_FOLDER} in the cluster, or name an address that "
+        "pods reach, as in s3://bucket/project"
     )
+
+
+def _is_absolute(path: str) -> bool:
+    return os.path.isabs(path) or path.startswith("file://")
 
 
 def _check_config(config: TrainConfig, config_path: str) -> None:
@@ -173,18 +161,23 @@ def _pod_size(config: TrainConfig, config_path: str, wishes: Wishes) -> tuple[in
         )
     else:
         pod_cpus = wishes.cpus_per_worker or math.ceil(cpus)
-        processes = max(1, min(int(pod_cpus // cpus), config.global_training.world_size))
+        processes = max(1, int(min(pod_cpus // cpus, config.global_training.world_size)))
     if pod_cpus < processes * cpus:
         raise ConfigError(
             f"--cpus-per-worker: found {pod_cpus}, and the {processes} processes of a pod take {cpus:g} each "
             f"({config_path}: ray.resources_per_worker); allowed: at least {math.ceil(processes * cpus)}"
+        )
+    if pod_cpus > MOST_CPUS:
+        raise ConfigError(
+            f"{config_path}: ray.resources_per_worker: the {processes} processes of a pod take {pod_cpus:g} "
+            f"CPUs; no machine has more than {MOST_CPUS}: lower CPU, or --gpus-per-worker"
         )
     return processes, pod_cpus
 
 
 def _processes_on_gpus(config: TrainConfig, config_path: str, gpus: int) -> int:
     each = config.ray.resources_per_worker.get("GPU", 1.0)
-    processes = int(gpus // each) if each else 0
+    processes = int(min(gpus // each, config.global_training.world_size)) if each else 0
     if processes < 1 or processes * each != gpus:
         raise ConfigError(
             f"--gpus-per-worker: found {gpus}, and {config_path} has device: cuda with {each:g} GPU a "

@@ -70,4 +70,5 @@ def run(
     """Inside a job: run `[train|preprocess] [CONFIG] [OPTION...]` on all its nodes."""
     from sequifier_ray.deploy.slurm import job
 
-    return job.run(launcher, context.args, job.Limits(wait, max_requeues))
+    program = context.find_root().command
+    return job.run(launcher, context.args, job.Limits(wait, max_requeues), program)

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 from sequifier_ray.deploy.slurm.allocation import (
     Allocation,
@@ -25,12 +26,15 @@ from sequifier_ray.deploy.slurm.plan import Plan, job_folder, make_job_folder, r
 from sequifier_ray.deploy.slurm.ray_node import ray_environment
 from sequifier_ray.deploy.slurm.signals import StopRequest
 from sequifier_ray.deploy.slurm.sizes import NodeSize, check_room, processes_per_node
-from sequifier_ray.deploy.slurm.task import Task, go_on, read_task
+from sequifier_ray.deploy.slurm.starts import RESUME, count_idle_starts, go_on
+from sequifier_ray.deploy.slurm.task import Task, read_task
 from sequifier_ray.errors import ClusterError, ConfigError
 
 _POLL_S = 0.3
 # After one node has failed, how long the others may take to notice.
 _FAILED_S = 60.0
+# So many starts in a row without an update, and the next one would bring none either.
+_IDLE_STARTS = 2
 _RAY_PORTS, _TORCHRUN_PORTS = 4, 1
 
 
@@ -56,8 +60,8 @@ class Requests(StopRequest):
         self.is_final |= number == signal.SIGTERM
 
 
-def run(launcher: str, words: list[str], limits: Limits) -> int:
-    """Run a command on the nodes of this job; returns its exit code.
+def run(launcher: str, words: list[str], limits: Limits, program: Any) -> int:
+    """Run a command of ``program`` on the nodes of this job; returns its exit code.
 
     Raises:
         ConfigError: see read_task.
@@ -67,12 +71,12 @@ def run(launcher: str, words: list[str], limits: Limits) -> int:
         raise ConfigError(f'--launcher: "{launcher}" is none of ray, torchrun')
     requests = Requests()
     allocation = read_allocation()
-    task = read_task(words, launcher)
+    task = read_task(words, launcher, program)
     task = go_on(task, allocation.job_id, allocation.restarts, tell)
     with Nodes(allocation.nodes, binds_cpus()) as nodes:
         code = _work(launcher, task, allocation, nodes, requests, limits)
     if code == EXIT_STOPPED:
-        _put_back(allocation, requests, limits.max_requeues)
+        _put_back(task, allocation, requests, limits.max_requeues)
     return code
 
 
@@ -218,15 +222,21 @@ def _on_request(task: Task) -> str:
     return f"stop asked for, and `{task.verb}` saves nothing midway: it goes on until Slurm ends the job"
 
 
-def _put_back(allocation: Allocation, requests: Requests, max_requeues: int) -> None:
+def _put_back(task: Task, allocation: Allocation, requests: Requests, max_requeues: int) -> None:
     """Put a job that stopped with a checkpoint back in the queue, where it may."""
-    again = "submit again with `--set 'global_training.resume={policy: if_exists}'` to go on"
+    again = f"submit again with `--set '{RESUME}'` to go on" if task.verb == "train" else "submit it again"
     if requests.is_final:
         tell(f"stopped by SIGTERM, so not put back in the queue; {again}")
     elif not may_requeue(allocation.job_id):
         tell(f"the job may not be put back in the queue (sbatch --requeue); {again}")
     elif allocation.restarts >= max_requeues:
         tell(f"put back in the queue {allocation.restarts} times already (--max-requeues); {again}")
+    elif (idle := count_idle_starts(task, allocation.job_id, allocation.restarts)) >= _IDLE_STARTS:
+        tell(
+            f"{idle} starts in a row have saved nothing new, so not put back in the queue: the warning comes "
+            "before the first update; give `#SBATCH --time` more, or fewer seconds in `--signal=B:USR1@120`; "
+            f"{again}"
+        )
     else:
         tell(f"putting the job back in the queue (so far {allocation.restarts} times)")
         scontrol("requeue", str(allocation.job_id))

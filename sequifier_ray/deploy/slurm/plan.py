@@ -14,6 +14,7 @@ from sequifier_ray.errors import ClusterError
 # Lines that follow the plan.
 STOP = "stop"
 READY = "ready "
+_ATTEMPTS = 100
 
 
 @dataclass(frozen=True)
@@ -58,24 +59,34 @@ def job_folder(job_id: int, place: int | str) -> Path:
 
 
 def make_job_folder(folder: Path) -> None:
-    """Make the folder, for this user alone; what an earlier start of the job left there goes.
+    """Make the folder, for this user alone; what an earlier start of the job left there goes. Another job
+    that ends at this moment may take the folder around it away again, so it is tried anew.
 
     Raises:
         ClusterError: the place belongs to someone else.
     """
-    parent = folder.parent
     try:
-        parent.mkdir(mode=0o700, exist_ok=True)
-        found = parent.lstat()
-        if found.st_uid != os.getuid() or found.st_mode & 0o077 or parent.is_symlink():
-            raise ClusterError(
-                f"{parent} is not this user's alone (owner {found.st_uid}, mode {found.st_mode & 0o777:o}); "
-                "it holds the job's token: remove it, or have it removed"
-            )
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                _make_parent(folder.parent)
+                folder.mkdir(mode=0o700)
+                return
+            except FileNotFoundError:
+                if attempt == _ATTEMPTS:
+                    raise
     except OSError as error:
         raise ClusterError(f"cannot make the job's folder {folder}: {error}; is /tmp full?") from error
+
+
+def _make_parent(parent: Path) -> None:
+    parent.mkdir(mode=0o700, exist_ok=True)
+    found = parent.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or parent.is_symlink():
+        raise ClusterError(
+            f"{parent} is not this user's alone (owner {found.st_uid}, mode {found.st_mode & 0o777:o}); "
+            "it holds the job's token: remove it, or have it removed"
+        )
 
 
 def remove_job_folder(folder: Path) -> None:

@@ -13,9 +13,14 @@ from sequifier_ray.errors import ConfigError
 LAUNCHERS = ("ray", "torchrun")
 _CPUS_PER_GPU = 8
 _CPUS_WITHOUT_CONFIG = 2
-_TIME = re.compile(r"(\d+-)?\d+(:\d+){0,2}")
-_WORD = re.compile(r"[\w.,@:+/=-]+")
-_MEMORY = re.compile(r"\d+[KMGT]?")
+_TIME = re.compile(r"(?:([0-9]{1,5})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?")
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@:+/=-]*")
+_MEMORY = re.compile(r"([0-9]{1,12})([KMGT]?)")
+_KIBI = {"K": 1, "M": 1 << 10, "": 1 << 10, "G": 1 << 20, "T": 1 << 30}
+# More than any machine or cluster has.
+_MOST_NODES, _MOST_CPUS, _MOST_GPUS, _MOST_TERABYTES = 10_000, 4096, 64, 1024
+# The warning comes two minutes before the limit, and a training needs some to start and to get on.
+_SHORTEST_MIN, _LONGEST_MIN = 10, 365 * 24 * 60
 
 _SCRIPT = """\
 #!/bin/bash
@@ -38,6 +43,8 @@ _SCRIPT = """\
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 
+# A warning that comes before anyone listens must not end the job; what follows sets its own handler.
+trap '' USR1
 command -v sequifier-ray > /dev/null || {{
     echo "error: $SLURMD_NODENAME has no sequifier-ray on its PATH; activate its environment, then sbatch" >&2
     exit 2
@@ -106,26 +113,65 @@ def render(wishes: Wishes, config: TrainConfig | None) -> str:
 def _check_words(wishes: Wishes) -> None:
     if wishes.launcher not in LAUNCHERS:
         raise ConfigError(f'--launcher: "{wishes.launcher}" is none of {", ".join(LAUNCHERS)}')
-    smallest = (
-        ("--nodes", wishes.nodes, 1),
-        ("--gpus-per-node", wishes.gpus, 0),
-        ("--cpus-per-node", wishes.cpus, 1),
+    numbers = (
+        ("--nodes", wishes.nodes, 1, _MOST_NODES),
+        ("--gpus-per-node", wishes.gpus, 0, _MOST_GPUS),
+        ("--cpus-per-node", wishes.cpus, 1, _MOST_CPUS),
     )
-    for option, value, least in smallest:
+    for option, value, least, most in numbers:
         if value is not None and value < least:
             raise ConfigError(f"{option}: found {value}; allowed: {least} or more")
-    if not _TIME.fullmatch(wishes.time):
-        raise ConfigError(
-            f'--time: found "{wishes.time}"; allowed: minutes, hours:minutes:seconds or '
-            "days-hours:minutes:seconds, as in 24:00:00"
-        )
-    if wishes.memory is not None and not _MEMORY.fullmatch(wishes.memory):
-        raise ConfigError(f'--mem: found "{wishes.memory}"; allowed: a number and K, M, G or T, as in 64G')
+        if value is not None and value > most:
+            raise ConfigError(f"{option}: found {value}; allowed: {most} or less")
+    _check_time(wishes.time)
+    _check_memory(wishes.memory)
     for option, word in (("--partition", wishes.partition), ("--account", wishes.account)):
         if word is not None and not _WORD.fullmatch(word):
             raise ConfigError(
                 f'{option}: found "{word}"; allowed: one word, as `sinfo` and `sacctmgr` show it'
             )
+
+
+def _check_time(time: str) -> None:
+    found = _TIME.fullmatch(time)
+    if found is None:
+        raise ConfigError(
+            f'--time: found "{time}"; allowed: minutes, hours:minutes:seconds or '
+            "days-hours:minutes:seconds, as in 24:00:00"
+        )
+    minutes = _minutes(found)
+    if minutes < _SHORTEST_MIN:
+        raise ConfigError(
+            f"--time: found {time}, which is {minutes:g} minutes; allowed: {_SHORTEST_MIN} minutes or more: "
+            "the training is stopped two minutes before the end"
+        )
+    if minutes > _LONGEST_MIN:
+        raise ConfigError(f"--time: found {time}; allowed: at most 365 days, as in 365-00:00:00")
+
+
+def _minutes(found: re.Match[str]) -> float:
+    """Minutes of a time as sbatch reads it: a number alone is minutes, or hours after days; two are minutes
+    and seconds, or hours and minutes after days."""
+    days, *rest = found.groups()
+    numbers = [int(number) for number in rest if number is not None]
+    if days is None and len(numbers) < 3:
+        numbers = [0, *numbers]
+    hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    return (int(days or 0) * 24 + hours) * 60 + minutes + seconds / 60
+
+
+def _check_memory(memory: str | None) -> None:
+    if memory is None:
+        return
+    found = _MEMORY.fullmatch(memory)
+    if found is None:
+        raise ConfigError(f'--mem: found "{memory}"; allowed: a number and K, M, G or T, as in 64G')
+    kibibytes = int(found[1]) * _KIBI[found[2]]
+    # 0 is Slurm's word for all that a node has.
+    if kibibytes > _MOST_TERABYTES << 30 or 0 < kibibytes < _KIBI["G"]:
+        raise ConfigError(
+            f"--mem: found {memory}; allowed: from 1G to {_MOST_TERABYTES}T, or 0 for all that a node has"
+        )
 
 
 def _cpus(wishes: Wishes, config: TrainConfig | None) -> int:

@@ -12,6 +12,8 @@ _ASK = (
     "ask for more with `#SBATCH --nodes`, `--gpus-per-node` and `--cpus-per-task`, or lower "
     "global_training.world_size"
 )
+# Ray counts resources in steps of this size.
+_SMALLEST_AMOUNT = 1e-4
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,21 @@ def processes_per_node(config: TrainConfig, n_nodes: int) -> int:
 
 
 def room(config: TrainConfig, launcher: str, node: NodeSize) -> int:
-    """Processes that a node has room for."""
+    """Processes that a node has room for; those that ask for nothing fit anywhere.
+
+    Raises:
+        ConfigError: they train on GPUs and ask for none.
+    """
     needs = {"CPU": 1.0, "GPU": 1.0} if config.device == "cuda" else {"CPU": 1.0}
     if launcher == "ray":
         needs |= {k: v for k, v in config.ray.resources_per_worker.items() if k in ("CPU", "GPU")}
+    if needs.get("GPU") == 0 and config.device == "cuda":
+        raise ConfigError(
+            "ray.resources_per_worker.GPU: found 0 with device: cuda; allowed: more than 0, as in GPU: 1"
+        )
     there = {"CPU": node.cpus, "GPU": node.gpus}
-    return min(int(there[name] / amount) for name, amount in needs.items() if amount > 0)
+    fitting = [int(there[name] / amount) for name, amount in needs.items() if amount >= _SMALLEST_AMOUNT]
+    return min(fitting, default=config.global_training.world_size)
 
 
 def check_room(config: TrainConfig, launcher: str, nodes: Sequence[NodeSize]) -> str | None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sequifier_ray import storage
 from sequifier_ray.config.load import load_preprocess, load_train
 from sequifier_ray.config.overrides import parse_settings
 from sequifier_ray.config.train import TrainConfig
-from sequifier_ray.errors import ConfigError, DataError
+from sequifier_ray.config.words import spread_word_list
+from sequifier_ray.errors import ConfigError
 
 VERBS = ("train", "preprocess")
-RESUME = "global_training.resume={policy: if_exists}"
+_USAGE = f"`sbatch SCRIPT [{'|'.join(VERBS)}] CONFIG [--set NAME=VALUE ...]`"
 
 
 @dataclass(frozen=True)
@@ -33,9 +30,9 @@ class Task:
         return [self.verb, *self.options]
 
 
-def read_task(words: Sequence[str], launcher: str) -> Task:
+def read_task(words: Sequence[str], launcher: str, program: Any) -> Task:
     """``[train|preprocess] [CONFIG] [OPTION...]`` as a command; its configuration is read here, before
-    anything starts.
+    anything starts, and so are its words, by the parser of ``program`` that reads them later.
 
     Raises:
         ConfigError: wrong words, or anything wrong with the configuration.
@@ -49,54 +46,14 @@ def read_task(words: Sequence[str], launcher: str) -> Task:
         path = rest.pop(0)
     for taken in ("--config-path", "--launcher", "--address"):
         if any(word.split("=")[0] == taken for word in rest):
-            raise ConfigError(
-                f"{taken} is not for a Slurm job: the script sets it; write `sbatch SCRIPT "
-                f"[{'|'.join(VERBS)}] CONFIG [--set NAME=VALUE ...]`"
-            )
-    settings = _settings(rest)
+            raise ConfigError(f"{taken} is not for a Slurm job: the script sets it; write {_USAGE}")
+    parsed = program.commands[verb].make_context(verb, spread_word_list(rest), allow_extra_args=True)
+    if parsed.args:
+        raise ConfigError(f"{parsed.args[0]}: a word without an option; write {_USAGE}, CONFIG first")
+    settings = parse_settings(parsed.params["settings"] or (), {})
     config = None
     if verb == "train":
-        config = load_train(path, parse_settings(settings, {}))
-    elif verb == "preprocess" and len(rest) == 2 * len(settings):
-        load_preprocess(path, parse_settings(settings, {}))
+        config = load_train(path, settings)
+    elif not parsed.params["data_path"] and not parsed.params["selected_columns"]:
+        load_preprocess(path, settings)
     return Task(verb, ("--config-path", path, *rest), config)
-
-
-def go_on(task: Task, job_id: int, restarts: int, tell: Callable[[str], None]) -> Task:
-    """The task of a job that Slurm has started again: it goes on from this job's own checkpoints, whatever
-    the configuration says of the first start."""
-    config = task.config
-    if config is None:
-        return task
-    marker = config.resolve(f"logs/{config.model_name}/slurm-{job_id}.json")
-    if restarts == 0 or not storage.exists(marker):
-        storage.make_folder(config.resolve(f"logs/{config.model_name}"))
-        storage.write_atomic(marker, json.dumps({"first_start_s": time.time()}))
-        return task
-    since_s = float(json.loads(storage.read_text(marker))["first_start_s"])
-    folder = config.resolve(f"checkpoints/{config.model_name}")
-    if not any(started_s >= since_s for started_s in _runs(folder)):
-        tell(f"start {restarts + 1} of this job: it has no checkpoint yet and begins as the first time")
-        return task
-    tell(f"start {restarts + 1} of this job: goes on from its newest checkpoint (--set '{RESUME}')")
-    return Task(task.verb, (*task.options, "--set", RESUME), config)
-
-
-def _runs(folder: str) -> list[float]:
-    """When the runs began that left checkpoints in a folder, in Unix seconds."""
-    if not storage.exists(folder):
-        return []
-    found = []
-    for name in storage.list_names(folder):
-        state = storage.join(folder, name, "state.json")
-        if name.startswith("step-") and storage.exists(state):
-            # A damaged one is none to go on from.
-            with suppress(DataError, ValueError, TypeError, KeyError):
-                found.append(float(json.loads(storage.read_text(state))["run_started_s"]))
-    return found
-
-
-def _settings(words: Sequence[str]) -> list[str]:
-    """The values of --set among some words."""
-    found = [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
-    return found + [value for word, value in itertools.pairwise(words) if word == "--set"]

@@ -25,7 +25,11 @@ ROOT = HERE.parents[2]
 COMPACT = HERE / "schemas.json"
 KINDS = {"RayJob": "ray.io_rayjobs.yaml", "RayCluster": "ray.io_rayclusters.yaml"}
 # All that a deployment can hold.
-FULL = Deployment("full", "registry/image:1", "2.60.0", "configs/train.yaml", 2, 4, "8Gi", 1, "1Gi", "fast")
+FULL = Deployment(
+    *("full", "registry/image:1", "2.60.0", "configs/train.yaml", 2, 4, "8Gi", 1, "1Gi", "fast"),
+    env_from=("store",),
+    service_account="trainer",
+)
 Schema = dict[str, Any]
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 _METADATA = {

@@ -69,7 +69,14 @@ def deployment(request: pytest.FixtureRequest) -> list[Document]:
     if request.param == "base":
         return base()
     if request.param == "rendered":
-        texts = rendered(gpus_per_worker=2, cpus_per_worker=12, storage_class="fast", name="flights")
+        texts = rendered(
+            gpus_per_worker=2,
+            cpus_per_worker=12,
+            storage_class="fast",
+            name="flights",
+            env_from=("store", "tracking"),
+            service_account="trainer",
+        )
         documents = [d for text in texts.values() for d in strict.read_documents(text)]
         return [d for d in documents if d["kind"] != "Kustomization"]
     return built(request.param)

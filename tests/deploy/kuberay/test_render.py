@@ -111,6 +111,9 @@ def test_it_overwrites_nothing_that_somebody_changed(
         "another folder\n"
     )
     assert capsys.readouterr().err == expected
+    Path("kuberay/raycluster.yaml").write_bytes(b"\xff\xfe")
+    assert main(["kuberay", "render", *CPU]) == 2
+    assert capsys.readouterr().err == expected
     Path("file").touch()
     assert main(["kuberay", "render", *CPU, "--output", "file"]) == 2
     assert capsys.readouterr().err == "error: --output: cannot write file: File exists\n"
@@ -172,7 +175,51 @@ REFUSED: list[tuple[dict[str, Any], list[str], str]] = [
         '--image: "sequifier-ray:latest" may be another image tomorrow; name a version as its tag, as in '
         f"sequifier-ray:ray{RAY}",
     ),
-    ({}, ["--image", "a b"], '--image: found "a b"; allowed: REPOSITORY:TAG or REPOSITORY@sha256:DIGEST'),
+    *(
+        (
+            {},
+            ["--image", image],
+            f'--image: found "{image}"; allowed: REPOSITORY:TAG or REPOSITORY@sha256:DIGEST, the repository '
+            "in small letters, as in registry.example.org/team/sequifier-ray",
+        )
+        for image in (
+            *("a b", "REGISTRY/sequifier-ray:1", "$(id):x", '"><:x', ":5000/x:1", "x:", "/x:1", "x//y:1"),
+            *("host:99999/x:1", "host:0/x:1", "-x:1", "x/-y:1", "x:é", f"{'x' * 256}:1"),
+            f"x@sha256:{'0' * 63}",
+        )
+    ),
+    *(
+        (
+            {},
+            [option, name],
+            f'{option}: found "{name}"; allowed: a name as `kubectl get` shows it, of small letters, digits, '
+            '"-" and ".", at most 253 characters',
+        )
+        for option in ("--storage-class", "--env-from", "--service-account")
+        for name in ("fast disk", "fast-", "Fast", "", "a..b", "x" * 254)
+    ),
+    *(
+        (
+            {},
+            ["--memory-per-worker", memory],
+            f"--memory-per-worker: found {memory}; allowed: from 512Mi to 100000Ti",
+        )
+        for memory in ("1Mi", "511Mi", "100001Ti")
+    ),
+    ({}, ["--storage", "1Mi"], "--storage: found 1Mi; allowed: from 1Gi to 100000Ti"),
+    (
+        {"ray.resources_per_worker": {"CPU": 1e9}},
+        [],
+        "configs/train.yaml: ray.resources_per_worker: the 1 processes of a pod take 1e+09 CPUs; no machine "
+        "has more than 4096: lower CPU, or --gpus-per-worker",
+    ),
+    (
+        {"project_root": "/srv/project/.."},
+        [],
+        "configs/train.yaml: project_root: found /srv, which pods do not have; set it to . and render in the "
+        "project's folder, whose content lies at /mnt/project in the cluster, or name an address that pods "
+        "reach, as in s3://bucket/project",
+    ),
     *(
         (
             {},
@@ -233,7 +280,8 @@ REFUSED: list[tuple[dict[str, Any], list[str], str]] = [
         [],
         "configs/train.yaml: project_root: found /srv/project, which pods do not have; set it to . and "
         "render in the "
-        "project's folder, whose content lies at /mnt/project in the cluster",
+        "project's folder, whose content lies at /mnt/project in the cluster, or name an address that pods "
+        "reach, as in s3://bucket/project",
     ),
 ]
 
@@ -254,15 +302,55 @@ def test_paths_must_hold_on_the_claim_too(change: Change, capsys: pytest.Capture
         assert main(["kuberay", "render", *CPU, "--config-path", path]) == 2
         assert capsys.readouterr().err == (
             f"error: --config-path: found {path}; allowed: a path below the folder you stand in, as in "
-            "configs/train.yaml: that folder's content lies at /mnt/project in the cluster\n"
+            "configs/train.yaml: that folder's content lies at /mnt/project in the cluster; or an address as "
+            "in s3://bucket/train.yaml\n"
         )
-    change({"project_root": here})
-    assert main(["kuberay", "render", *CPU]) == 2
-    assert f"project_root: found {here}, which pods do not have" in capsys.readouterr().err
+    for root in (here, f"file://{here}"):
+        change({"project_root": root})
+        assert main(["kuberay", "render", *CPU]) == 2
+        assert f"project_root: found {here}, which pods do not have" in capsys.readouterr().err
     change({"project_root": "/mnt/project"})
     assert main(["kuberay", "render", *CPU, "--config-path", "./configs/train.yaml"]) == 0
     entrypoint = yaml.safe_load(Path("kuberay/rayjob-train.yaml").read_text())["spec"]["entrypoint"]
     assert "--config-path configs/train.yaml " in entrypoint
+
+
+def test_a_project_in_an_object_store_and_what_it_is_opened_with(change: Change) -> None:
+    change({"project_root": "s3://bucket/project"})
+    words = ["--env-from", "store", "--env-from", "tracking", "--service-account", "trainer"]
+    assert main(["kuberay", "render", *CPU, *words]) == 0
+    for name in ("rayjob-preprocess", "rayjob-train", "raycluster"):
+        spec = yaml.safe_load(Path(f"kuberay/{name}.yaml").read_text())["spec"]
+        cluster = spec.get("rayClusterSpec", spec)
+        for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+            pod = group["template"]["spec"]
+            assert pod["serviceAccountName"] == "trainer"
+            assert pod["containers"][0]["envFrom"] == [
+                {"secretRef": {"name": "store"}},
+                {"secretRef": {"name": "tracking"}},
+            ]
+
+
+def test_more_than_any_machine_has(change: Change, capsys: pytest.CaptureFixture[str]) -> None:
+    for option, most in (("--cpus-per-worker", 4096), ("--gpus-per-worker", 64)):
+        assert main(["kuberay", "render", *CPU, option, "99999999999"]) == 2
+        said = capsys.readouterr().err
+        assert option in said
+        assert str(most) in said
+
+
+def test_processes_that_ask_for_next_to_nothing(change: Change) -> None:
+    change({"ray.resources_per_worker": {"CPU": 1e-320}})
+    assert main(["kuberay", "render", *CPU]) == 0
+    assert workers()[0] == 1
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["localhost:5000/sequifier-ray:1", "a.example.org/team_1/x__y/z--z.q:V1", f"x:1@sha256:{'a' * 64}"],
+)
+def test_images_that_can_be(change: Change, image: str) -> None:
+    assert main(["kuberay", "render", *CPU, "--image", image]) == 0
 
 
 @pytest.mark.parametrize("tag", ["v3", "array1.2.3", f"ray-{RAY}", "1.4.2"])

@@ -59,6 +59,19 @@ def test_a_torchrun_job_saves_on_the_warning_and_goes_on_in_the_queue(bed: Any, 
     assert not FOLDERS.exists()
 
 
+def test_a_job_whose_starts_save_nothing_leaves_the_queue(bed: Any, demo: Path) -> None:
+    job = bed.submit(demo, "--nodes=1", RAY, *_settings("idle", 1))
+    job.wait_for_log("slurm: ray on node1", 120)
+    job.signal("USR1")
+    job.wait_for_log(r"putting the job back in the queue \(so far 0 times\)", 60)
+    job.start_again()
+    job.wait_for_log("(?s)start 2 of this job: it has no checkpoint yet.*slurm: ray on node", 120)
+    job.signal("USR1")
+    assert job.end(60) == ("FAILED", "75:0"), job.log
+    assert "2 starts in a row have saved nothing new, so not put back in the queue" in job.log
+    assert job.field("Restarts") == "1"
+
+
 @pytest.mark.timeout(900)
 def test_two_ray_jobs_on_the_same_nodes_do_not_meet_and_one_goes_back_into_the_queue(
     bed: Any, demo: Path, tmp_path: Path

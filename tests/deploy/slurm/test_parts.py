@@ -12,14 +12,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 
-from sequifier_ray.cli import main
+from sequifier_ray.cli import app, main
 from sequifier_ray.deploy.slurm import elastic, network, plan, ray_node
 from sequifier_ray.deploy.slurm.allocation import read_allocation
 from sequifier_ray.deploy.slurm.signals import StopRequest, catches_stop
-from sequifier_ray.deploy.slurm.task import RESUME, go_on, read_task
+from sequifier_ray.deploy.slurm.starts import RESUME, count_idle_starts, go_on
+from sequifier_ray.deploy.slurm.task import Task, read_task
 from sequifier_ray.errors import ClusterError, ConfigError
+
+PROGRAM = typer.main.get_command(app)
 
 
 @pytest.fixture
@@ -41,11 +45,16 @@ def test_outside_a_job(capsys: pytest.CaptureFixture[str]) -> None:
         ("", "train --config-path configs/train.yaml"),
         ("configs/train.yaml --set seed=3", "train --config-path configs/train.yaml --set seed=3"),
         ("train --set seed=3", "train --config-path configs/train.yaml --set seed=3"),
+        ("--set seed=3 --randomize", "train --config-path configs/train.yaml --set seed=3 --randomize"),
+        (
+            "preprocess --selected-columns a b --set seed=3",
+            "preprocess --config-path configs/preprocess.yaml --selected-columns a b --set seed=3",
+        ),
         ("preprocess configs/preprocess.yaml", "preprocess --config-path configs/preprocess.yaml"),
     ],
 )
 def test_words_after_the_script(words: str, expected: str, project: Path) -> None:
-    task = read_task(words.split(), "ray")
+    task = read_task(words.split(), "ray", PROGRAM)
     assert " ".join(task.words) == expected
     assert (task.config is not None) == (task.verb == "train")
 
@@ -58,35 +67,99 @@ def test_words_after_the_script(words: str, expected: str, project: Path) -> Non
         ("configs/train.yaml --address=auto", "ray", "--address is not for a Slurm job"),
         ("configs/none.yaml", "ray", "none.yaml"),
         ("preprocess --set window_length=0", "ray", "window_length"),
+        ("preprocess --engine ray --set window_length=0", "ray", "window_length"),
+        (
+            "--set seed=3 configs/other.yaml",
+            "ray",
+            "configs/other.yaml: a word without an option; write `sbatch",
+        ),
+        ("configs/train.yaml configs/other.yaml", "ray", "CONFIG first"),
+        ("configs/train.yaml --set seed", "ray", '--set: found "seed"'),
     ],
 )
 def test_words_that_are_refused(words: str, launcher: str, text: str, project: Path) -> None:
     with pytest.raises(ConfigError, match=text):
-        read_task(words.split(), launcher)
+        read_task(words.split(), launcher, PROGRAM)
 
 
-def test_a_job_started_again_goes_on_from_its_own_checkpoints_only(project: Path) -> None:
+def test_an_option_that_the_command_does_not_have_is_refused_before_anything_starts(project: Path) -> None:
+    with pytest.raises(typer.TyperException, match="No such option: --epochs"):
+        read_task(["configs/train.yaml", "--epochs", "3"], "ray", PROGRAM)
+
+
+@pytest.fixture
+def again(project: Path) -> Task:
+    """A training whose model has no checkpoints yet."""
     path = project / "configs" / "train.yaml"
     values = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump({**values, "model_name": "again"}))
-    step = project / "checkpoints" / "again" / "step-00000007"
+    return read_task([], "ray", PROGRAM)
+
+
+def _save(project: Path, run_id: str, update: int, run_started_s: float = 5.0) -> Path:
+    step = project / "checkpoints" / "again" / f"step-{update:08d}-{run_id}"
     step.mkdir(parents=True)
-    (step / "state.json").write_text(json.dumps({"run_started_s": 5.0}))
-    task = read_task([], "ray")
+    state = {"run_id": run_id, "update": update, "run_started_s": run_started_s}
+    (step / "state.json").write_text(json.dumps(state))
+    return step / "state.json"
+
+
+def test_a_job_started_again_goes_on_from_its_own_checkpoints_only(project: Path, again: Task) -> None:
+    # Times that nodes have written decide nothing: their clocks may differ.
+    _save(project, "old", 7, 1e11)
     told: list[str] = []
-    assert go_on(task, 12, 0, told.append) == task
+    assert go_on(again, 12, 0, told.append) == again
     assert told == []
     # An earlier run's checkpoint is not this job's.
-    assert go_on(task, 12, 1, told.append) == task
+    assert go_on(again, 12, 1, told.append) == again
     assert told.pop().startswith("start 2 of this job: it has no checkpoint yet")
     # Nor is one that nobody can read.
+    own = _save(project, "own", 3, 0.0)
+    text = own.read_text()
     for damaged in ("null", "{", "{}"):
-        (step / "state.json").write_text(damaged)
-        assert go_on(task, 12, 1, told.append) == task
+        own.write_text(damaged)
+        assert go_on(again, 12, 1, told.append) == again
         assert told.pop().startswith("start 2 of this job: it has no checkpoint yet")
-    (step / "state.json").write_text(json.dumps({"run_started_s": 1e11}))
-    assert go_on(task, 12, 2, told.append).options[-2:] == ("--set", RESUME)
+    own.write_text(text)
+    assert go_on(again, 12, 2, told.append).options[-2:] == ("--set", RESUME)
     assert told.pop().startswith("start 3 of this job: goes on from its newest checkpoint")
+    # It may have gone on with an earlier job's run.
+    assert go_on(again, 13, 0, told.append) == again
+    _save(project, "old", 8)
+    assert go_on(again, 13, 1, told.append).options[-2:] == ("--set", RESUME)
+
+
+def test_starts_without_an_update_are_counted(project: Path, again: Task) -> None:
+    told: list[str] = []
+    go_on(again, 12, 0, told.append)
+    # A stop before the first update saves what is no progress.
+    _save(project, "own", 0)
+    assert count_idle_starts(again, 12, 0) == 1
+    go_on(again, 12, 1, told.append)
+    _save(project, "own", 5)
+    assert count_idle_starts(again, 12, 1) == 0
+    for start in (2, 3):
+        go_on(again, 12, start, told.append)
+        assert count_idle_starts(again, 12, start) == start - 1
+    # Shown late by the file system: the next start sees it.
+    _save(project, "own", 6)
+    go_on(again, 12, 4, told.append)
+    assert count_idle_starts(again, 12, 4) == 1
+    assert count_idle_starts(Task("preprocess", (), None), 12, 1) == 2
+
+
+def test_a_warning_that_was_ignored_at_the_start_is_heard_and_ignored_by_no_child() -> None:
+    program = (
+        "import os, signal, subprocess; from sequifier_ray.deploy.slurm.job import Requests\n"
+        "assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN; requests = Requests()\n"
+        "os.kill(os.getpid(), signal.SIGUSR1); print(requests.is_made, flush=True)\n"
+        "subprocess.run(['grep', 'SigIgn', '/proc/self/status'])\n"
+    )
+    words = ["bash", "-c", "trap '' USR1; exec \"$@\"", "bash", sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    heard, ignored = done.stdout.splitlines()
+    assert heard == "True"
+    assert not int(ignored.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1
 
 
 def test_loopback_addresses_are_no_way_to_another_node() -> None:
@@ -133,6 +206,23 @@ def test_a_job_folder_in_a_place_that_others_can_enter(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir(mode=0o755)
     with pytest.raises(ClusterError, match=r"open is not this user's alone \(owner \d+, mode 755\)"):
         plan.make_job_folder(tmp_path / "open" / "1-0")
+
+
+def test_job_folders_of_jobs_that_begin_and_end_at_the_same_time(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from sequifier_ray.deploy.slurm import plan\n"
+        "for _ in range(3000):\n"
+        "    plan.make_job_folder(Path(sys.argv[1]))\n"
+        "    plan.remove_job_folder(Path(sys.argv[1]))\n"
+    )
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path / "jobs" / name)], stderr=subprocess.PIPE, text=True
+        )
+        for name in ("1-0", "2-0")
+    ]
+    assert [(job.communicate(timeout=120)[1], job.returncode) for job in jobs] == [("", 0)] * 2
+    assert not (tmp_path / "jobs").exists()
 
 
 def test_ray_gets_the_job_s_memory_and_the_rest_of_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,34 @@ def test_workers_that_share_a_gpu(project: Path, capsys: pytest.CaptureFixture[s
     assert _render(capsys, "--nodes", "2", "--gpus-per-node", "2")[0] == 0
 
 
+def test_workers_that_ask_for_no_cpu(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for amount in (0, 1e-320):
+        _configure(project, 4, resources_per_worker={"CPU": amount})
+        assert _render(capsys, "--nodes", "2")[0] == 0
+    _configure(project, 4, "cuda", resources_per_worker={"CPU": 0})
+    assert _render(capsys, "--nodes", "2", "--gpus-per-node", "2")[0] == 0
+    _configure(project, 4, "cuda", resources_per_worker={"CPU": 0, "GPU": 0})
+    code, _, error = _render(capsys, "--nodes", "2", "--gpus-per-node", "2")
+    assert code == 2
+    assert error.startswith("error: ray.resources_per_worker.GPU: found 0 with device: cuda")
+
+
+@pytest.mark.parametrize("launcher", ["ray", "torchrun"])
+def test_a_warning_before_anyone_listens_does_not_end_the_job(launcher: str, tmp_path: Path) -> None:
+    program = tmp_path / "sequifier-ray"
+    program.write_text('#!/bin/bash\nkill -USR1 $$\necho "alive: $*"\n')
+    program.chmod(0o755)
+    done = subprocess.run(
+        ["bash", str(SCRIPTS / f"train-{launcher}.sbatch"), "configs/train.yaml"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == f"alive: slurm run --launcher {launcher} -- configs/train.yaml\n"
+
+
 REFUSALS = [
     (
         ("cuda", 2),
@@ -124,8 +152,45 @@ REFUSALS = [
     (("cpu", 2), "--launcher mpi", '--launcher: "mpi" is none of ray, torchrun'),
     (("cpu", 2), "--time tomorrow", '--time: found "tomorrow"; allowed: minutes, hours:minutes:seconds'),
     (("cpu", 2), "--mem much", '--mem: found "much"; allowed: a number and K, M, G or T'),
+    *(
+        (("cpu", 2), f"{option} {10**9}", f"{option}: found 1000000000; allowed: {most} or less")
+        for option, most in (("--nodes", 10000), ("--gpus-per-node", 64), ("--cpus-per-node", 4096))
+    ),
+    *(
+        (
+            ("cpu", 2),
+            f"--time {time}",
+            f"--time: found {time}, which is {minutes} minutes; allowed: 10 minutes",
+        )
+        for time, minutes in (("0", 0), ("1", 1), ("9:59", 9.98333), ("0:9:30", 9.5), ("0-0:9", 9))
+    ),
+    *(
+        (("cpu", 2), f"--time {time}", f"--time: found {time}; allowed: at most 365 days")
+        for time in ("366-0", "525601", "9000:00:00", "365-0:0:1")
+    ),
+    *(
+        (("cpu", 2), f"--time {time}", f'--time: found "{time}"; allowed: minutes, hours:minutes:seconds')
+        for time in ("99999999999", "٣:00:00", "1:2:3:4", "1-", "24:00:00x")
+    ),
+    *(
+        (("cpu", 2), f"--mem {memory}", f"--mem: found {memory}; allowed: from 1G to 1024T, or 0 for all")
+        for memory in ("1025T", "1K", "64", "999999999999T")
+    ),
+    (("cpu", 2), "--mem 99999999999999T", '--mem: found "99999999999999T"; allowed: a number and K, M'),
+    (("cpu", 2), "--mem ٣G", '--mem: found "٣G"; allowed: a number and K, M'),
+    (("cpu", 2), "--partition=--wrap=x", '--partition: found "--wrap=x"; allowed: one word'),
+    (("cpu", 2), "--account=ä", '--account: found "ä"; allowed: one word'),
     (("cpu", 2), "--partition=a;b", '--partition: found "a;b"; allowed: one word'),
 ]
+
+
+@pytest.mark.parametrize("time", ["10", "10:00", "00:10:00", "0-0:10", "0-1", "365-0", "525600", "1-12:30"])
+def test_times_that_leave_room_for_the_warning(
+    time: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, script, _ = _render(capsys, "--time", time, "--mem", "0")
+    assert code == 0
+    assert f"#SBATCH --time={time}\n" in script
 
 
 @pytest.mark.parametrize(("configured", "options", "text"), REFUSALS)
