@@ -190,7 +190,7 @@ def submit(
     env: Annotated[
         list[str] | None, typer.Option(help="Environment variable to pass on; repeatable.")
     ] = None,
-    job_id: Annotated[str | None, typer.Option(help="Name of the job; Ray's choice if not given.")] = None,
+    job_id: Annotated[str | None, typer.Option(help="Name of the job; made up if not given.")] = None,
     verbose: Verbose = False,
 ) -> int:
     """Run a command on a Ray cluster as a job: submit --address http://head:8265 -- train."""

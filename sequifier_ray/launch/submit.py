@@ -1,4 +1,4 @@
-"""`submit`: one of our commands as a job of a Ray cluster; configuration files go along, data never."""
+"""`submit`: one of our commands as a job of a Ray cluster; its configuration goes along, data never."""
 
 from __future__ import annotations
 

@@ -168,6 +168,26 @@ def test_rays_own_command_works_as_well(head: Head, sent: Any, flights: Any, tmp
     assert "failed with exit code 2" in out + err
 
 
+def test_a_name_is_for_one_job(head: Head, tmp_path: Path) -> None:
+    words = [str(BIN / "sequifier-ray"), "submit", "--address", head.dashboard, "--job-id", "looks"]
+    words += ["--", "inspect", "/nowhere.csv"]
+    code, out, _ = head.run(tmp_path, *words)
+    assert code == 2
+    assert out.count("/nowhere.csv") > 1  # in the command, and in what the job says of it
+    code, _, err = head.run(tmp_path, *words)
+    assert code == 2
+    assert err.endswith('\nerror: --job-id: the cluster has a job "looks" already; choose another\n')
+
+
+def test_another_token_is_refused_in_one_line(head: Head, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(secrets.token_hex(32))
+    environment = {**head.environment, "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}
+    code, _, err = Head(head.dashboard, environment).submit(tmp_path, "inspect", "/nowhere.csv")
+    assert code == 4
+    assert "Invalid authentication token); check RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH" in err
+    assert err.count("\n") == 1
+
+
 def test_without_the_token_the_remedy_is_said(head: Head, sent: Any) -> None:
     environment = {k: v for k, v in head.environment.items() if k != "RAY_AUTH_TOKEN_PATH"}
     stranger = Head(head.dashboard, {**environment, "HOME": "/nonexistent"})
