@@ -38,6 +38,11 @@ ENVIRONMENT = (
     "AWS_EC2_METADATA_DISABLED",
 )
 _SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://")
+# What pyarrow would take from an address, behind "?"; any other "?" belongs to a name.
+_OPTION = re.compile(
+    r"(scheme|region|location|endpoint_override|project_id|retry_limit_seconds|tenant_id|client_id"
+    r"|client_secret|credential_kind|enable_tls|tls_\w+|allow_\w+|(blob|dfs)_storage_\w+)="
+)
 _CHUNK_BYTES = 8 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -70,13 +75,38 @@ def file_system(path: str) -> tuple[FileSystem, str]:
     if is_local(path):
         inner = unquote(path.removeprefix("file://")) if path.startswith("file://") else path
         return LocalFileSystem(), os.path.abspath(inner)  # links stay as they are
+    if problem := address_problem(path):
+        raise DataError(f"{path}: {problem}")
+    scheme, _, rest = path.partition("://")
+    authority, _, key = rest.partition("/")
     try:
-        system, inner = FileSystem.from_uri(path)
+        # Without the key: pyarrow would decode it, although every character of it is just a character.
+        system, start = FileSystem.from_uri(f"{scheme}://{authority}")
     except (ArrowInvalid, OSError) as error:
         raise DataError(
             f"{path}: no file system for this address ({error}); name a folder or s3://…"
         ) from error
-    return system, inner
+    root = "/" if scheme == "hdfs" else ""
+    return system, root + "/".join(filter(None, (start.strip("/"), key.strip("/"))))
+
+
+def address_problem(path: str) -> str | None:
+    """What keeps an address from naming one place; None for one that does, and for paths.
+
+    Options behind a "?" would end up in the middle of every path below it.
+    """
+    if is_local(path):
+        return None
+    authority = path.partition("://")[2].partition("/")[0]
+    options = path.partition("?")[2].split("&")
+    if all(map(_OPTION.match, options)):
+        return (
+            f'options ("?{"&".join(options)}") have no place in an address; set AWS_ENDPOINT_URL and '
+            "AWS_REGION in the environment instead"
+        )
+    if "#" in authority or "?" in authority:
+        return f'"{authority}" is not the name of a bucket; take out "#" and "?", or put a "/" before them'
+    return None
 
 
 def exists(path: str) -> bool:
@@ -150,12 +180,10 @@ def find_files(path: str) -> list[FileEntry] | None:
         if info.type != FileType.Directory:
             return [FileEntry(path, int(info.size or 0), int(info.mtime_ns or 0))]
         infos = [i for i in system.get_file_info(FileSelector(inner, recursive=True)) if i.is_file]
-    base, mark, query = path.partition("?") if not is_local(path) else (path, "", "")
     entries = []
     for found in sorted(infos, key=lambda i: i.path):
         relative = posixpath.relpath(found.path, inner)
-        is_uri = path.startswith("file://")
-        address = join(base, quote(relative) if is_uri else relative) + mark + query
+        address = join(path, quote(relative) if path.startswith("file://") else relative)
         entries.append(FileEntry(address, int(found.size), int(found.mtime_ns or 0)))
     return entries
 

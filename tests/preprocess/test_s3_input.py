@@ -44,6 +44,24 @@ def test_tables_in_s3(project: Any, events: Any, bucket: Any, path: str) -> None
     assert project.events(0, name).equals(expected)
 
 
+@pytest.mark.parametrize("path", ["s3://tables/my folder#1", "s3://tables/my folder#1/?[ab] é%20.csv"])
+def test_names_of_any_characters(project: Any, events: Any, bucket: Any, path: str) -> None:
+    table = events([12, 9, 11, 4])
+    project.write(table)
+    project.run()
+    expected = project.events(0)
+    for name, part in (("#a é%20.csv", table[:10]), ("?b é%20.csv", table[10:])):
+        with bucket.open_output_stream(f"tables/my folder#1/{name}") as stream:
+            stream.write(part.write_csv().encode())
+    project.run(preprocessing_data_path=path, read_format="csv")
+    assert project.events(0, "my folder#1").equals(expected)
+
+
+def test_options_in_project_root(project: Any) -> None:
+    with pytest.raises(ConfigError, match=r"project_root: .*options .*set AWS_ENDPOINT_URL and AWS_REGION"):
+        project.run(project_root="s3://tables/p?endpoint_override=localhost:9000")
+
+
 def test_parquet_in_s3(project: Any, events: Any, bucket: Any) -> None:
     table = events([12, 9, 11, 4])
     local = project.write(table)

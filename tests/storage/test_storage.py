@@ -5,12 +5,27 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+sys.path.append(str(Path(__file__).parents[1]))
+from s3 import s3_server
+
 from sequifier_ray import storage
 from sequifier_ray.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Any]:
+    """A server that is seen as S3, with a bucket "things"."""
+    environment = pytest.MonkeyPatch()
+    with s3_server(environment, "things") as system:
+        yield system
+    environment.undo()
 
 
 def test_join() -> None:
@@ -117,3 +132,64 @@ def test_errors_name_the_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=f"^cannot write {tmp_path}/file/a: "):
         storage.write_atomic(str(tmp_path / "file" / "a"), "x")
+
+
+NAMES = ["a b.csv", "é.csv", "a%20c.csv", "a?b.csv", "a#b.csv", "a&b=c+d.csv", "a[1]*.csv"]
+
+
+@pytest.mark.parametrize("folder", ["p#1", "my proj", "é%41", "what?", "a?b=c"])
+def test_any_character_in_an_object_store(bucket: Any, folder: str) -> None:
+    root = f"s3://things/{folder}"
+    for name in NAMES:
+        storage.write_atomic(storage.join(root, "in", name), name)
+    entries = storage.find_files(root)
+    assert entries is not None
+    assert [storage.read_text(entry.path) for entry in entries] == sorted(NAMES)
+    assert [entry.path for entry in entries] == [f"{root}/in/{name}" for name in sorted(NAMES)]
+    assert storage.list_names(f"{root}/in") == sorted(NAMES)
+    # The store itself knows them by these very names.
+    assert bucket.get_file_info(f"things/{folder}/in/a#b.csv").is_file
+    for entry in entries:
+        storage.delete_file(entry.path)
+        assert not storage.exists(entry.path)
+    storage.delete_folder(root)
+    assert not storage.exists(root)
+
+
+def test_percent_signs_of_a_file_address_are_decoded(tmp_path: Path) -> None:
+    (tmp_path / "a b%.csv").write_text("1")
+    entries = storage.find_files(f"file://{tmp_path}")
+    assert entries is not None
+    assert [entry.path for entry in entries] == [f"file://{tmp_path}/a%20b%25.csv"]
+    assert storage.read_text(entries[0].path) == "1"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://things/path?endpoint_override=127.0.0.1:9000",
+        "s3://things?region=us-east-1&scheme=http/data/x",
+        "abfss://c@account/x?tenant_id=1",
+    ],
+)
+def test_options_in_an_address(address: str) -> None:
+    with pytest.raises(DataError, match=r"options \(\"\?.*set AWS_ENDPOINT_URL and AWS_REGION"):
+        storage.exists(address)
+
+
+def test_a_bucket_has_no_number_sign() -> None:
+    with pytest.raises(DataError, match=r'"things#1" is not the name of a bucket'):
+        storage.exists("s3://things#1/x")
+
+
+@pytest.mark.parametrize(
+    ("address", "inner"),
+    [
+        ("gs://bucket/a b#1", "bucket/a b#1"),
+        ("gs://bucket/", "bucket"),
+        ("abfss://box@account.dfs.core.windows.net/a?b/%41", "box/a?b/%41"),
+        ("abfss://account.blob.core.windows.net/box/é", "box/é"),
+    ],
+)
+def test_names_in_other_stores(address: str, inner: str) -> None:
+    assert storage.file_system(address)[1] == inner
