@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,11 +154,25 @@ def open_file(path: str) -> NativeFile:
         return system.open_input_file(inner)
 
 
-def open_for_writing(path: str) -> NativeFile:
-    """A new file at any place. In an object store it is there once it is closed; locally at once."""
+@contextmanager
+def writing(path: str) -> Iterator[NativeFile]:
+    """A new file at any place, there once the context ends well and gone if it ends with an exception.
+
+    pyarrow completes an upload when its stream is closed or forgotten, and cannot give one up.
+    """
     system, inner = file_system(path)
     with _reporting("write", path):
-        return system.open_output_stream(inner)
+        stream = system.open_output_stream(inner)
+    try:
+        yield stream
+    except BaseException:
+        with suppress(OSError):
+            stream.close()
+        with suppress(OSError):
+            system.delete_file(inner)
+        raise
+    with _reporting("write", path):
+        stream.close()
 
 
 def modified_ns(path: str) -> int:
@@ -225,8 +239,14 @@ def delete_file(path: str) -> None:
 def copy_file(source: str, target: str) -> None:
     """Copy a file between any two places; the folder is made where it lacks."""
     make_folder(target.rpartition("/")[0])
-    with open_file(source) as reading, _reporting("write", target), open_for_writing(target) as writing:
-        shutil.copyfileobj(reading, writing, _CHUNK_BYTES)
+    with open_file(source) as reading, writing(target) as stream:
+        while True:
+            with _reporting("read", source):
+                block = reading.read(_CHUNK_BYTES)
+            if not block:
+                return
+            with _reporting("write", target):
+                stream.write(block)
 
 
 def write_atomic(path: str, data: bytes | str) -> None:
@@ -235,12 +255,11 @@ def write_atomic(path: str, data: bytes | str) -> None:
     The folder is made where it lacks. An object store shows an object only once it is complete.
     """
     content = data.encode("utf-8") if isinstance(data, str) else data
-    system, inner = file_system(path)
     if not is_local(path):
-        with _reporting("write", path), system.open_output_stream(inner) as stream:
+        with writing(path) as stream, _reporting("write", path):
             stream.write(content)
         return
-    final = Path(inner)
+    final = Path(file_system(path)[1])
     temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
     with _reporting("write", path):
         final.parent.mkdir(parents=True, exist_ok=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
+import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -193,3 +196,60 @@ def test_a_bucket_has_no_number_sign() -> None:
 )
 def test_names_in_other_stores(address: str, inner: str) -> None:
     assert storage.file_system(address)[1] == inner
+
+
+class Relay(threading.Thread):
+    """A way to the store over which answers break off after so many bytes."""
+
+    def __init__(self, port: int, limit_bytes: int) -> None:
+        super().__init__(daemon=True)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._target = port
+        self._left_bytes = limit_bytes
+
+    def run(self) -> None:
+        while True:
+            near = self._listener.accept()[0]
+            far = socket.create_connection(("127.0.0.1", self._target))
+            for pair in ((near, far, False), (far, near, True)):
+                threading.Thread(target=self._pump, args=pair, daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+        with contextlib.suppress(OSError):
+            while block := source.recv(65536):
+                if is_answer:
+                    self._left_bytes -= len(block)
+                    if self._left_bytes < 0:
+                        break
+                target.sendall(block)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_copy_whose_source_breaks_off_is_not_there(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage.write_atomic("s3://things/large", bytes(20 << 20))
+    port = int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])
+    relay = Relay(port, 10 << 20)
+    relay.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{relay.port}")
+    broken = storage.open_file("s3://things/large")
+    monkeypatch.undo()
+    opened = storage.open_file
+    monkeypatch.setattr(storage, "open_file", lambda path: broken if "large" in path else opened(path))
+    with pytest.raises(DataError, match=r"^cannot read s3://things/large: "):
+        storage.copy_file("s3://things/large", "s3://things/copies/large")
+    assert bucket.get_file_info("things/copies/large").type.name == "NotFound"
+
+
+def write_half(stream: Any) -> None:
+    stream.write(b"1" * 1000)
+    raise RuntimeError("midway")
+
+
+def test_what_was_not_written_whole_is_not_there(bucket: Any, tmp_path: Path) -> None:
+    for path in ("s3://things/broken", str(tmp_path / "broken")):
+        with pytest.raises(RuntimeError, match="midway"), storage.writing(path) as stream:
+            write_half(stream)
+        assert not storage.exists(path)
