@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sequifier_ray.config.load import load_preprocess
 from sequifier_ray.errors import ConfigError
+from sequifier_ray.launch.preprocess import preprocess
 
 sys.path.append(str(Path(__file__).parents[1]))
 from s3 import s3_server
@@ -60,6 +64,18 @@ def test_names_of_any_characters(project: Any, events: Any, bucket: Any, path: s
 def test_options_in_project_root(project: Any) -> None:
     with pytest.raises(ConfigError, match=r"project_root: .*options .*set AWS_ENDPOINT_URL and AWS_REGION"):
         project.run(project_root="s3://tables/p?endpoint_override=localhost:9000")
+
+
+def test_a_scratch_folder_that_others_can_write(
+    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = tmp_path / f"sequifier-ray-{os.getuid()}"
+    own.mkdir()
+    own.chmod(0o777)
+    config = load_preprocess(project.run_config(project_root="s3://tables/p"))
+    with pytest.raises(ConfigError, match=rf"{own} is not this user's alone .*set TMPDIR"):
+        preprocess(config, print, "local", None)
 
 
 def test_parquet_in_s3(project: Any, events: Any, bucket: Any) -> None:
