@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +38,11 @@ ENVIRONMENT = (
     "AWS_EC2_METADATA_DISABLED",
 )
 _SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://")
+# What pyarrow would take from an address, behind "?"; any other "?" belongs to a name.
+_OPTION = re.compile(
+    r"(scheme|region|location|endpoint_override|project_id|retry_limit_seconds|tenant_id|client_id"
+    r"|client_secret|credential_kind|enable_tls|tls_\w+|allow_\w+|(blob|dfs)_storage_\w+)="
+)
 _CHUNK_BYTES = 8 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -70,13 +75,38 @@ def file_system(path: str) -> tuple[FileSystem, str]:
     if is_local(path):
         inner = unquote(path.removeprefix("file://")) if path.startswith("file://") else path
         return LocalFileSystem(), os.path.abspath(inner)  # links stay as they are
+    if problem := address_problem(path):
+        raise DataError(f"{path}: {problem}")
+    scheme, _, rest = path.partition("://")
+    authority, _, key = rest.partition("/")
     try:
-        system, inner = FileSystem.from_uri(path)
+        # Without the key: pyarrow would decode it, although every character of it is just a character.
+        system, start = FileSystem.from_uri(f"{scheme}://{authority}")
     except (ArrowInvalid, OSError) as error:
         raise DataError(
             f"{path}: no file system for this address ({error}); name a folder or s3://…"
         ) from error
-    return system, inner
+    root = "/" if scheme == "hdfs" else ""
+    return system, root + "/".join(filter(None, (start.strip("/"), key.strip("/"))))
+
+
+def address_problem(path: str) -> str | None:
+    """What keeps an address from naming one place; None for one that does, and for paths.
+
+    Options behind a "?" would end up in the middle of every path below it.
+    """
+    if is_local(path):
+        return None
+    authority = path.partition("://")[2].partition("/")[0]
+    options = path.partition("?")[2].split("&")
+    if all(map(_OPTION.match, options)):
+        return (
+            f'options ("?{"&".join(options)}") have no place in an address; set AWS_ENDPOINT_URL and '
+            "AWS_REGION in the environment instead"
+        )
+    if "#" in authority or "?" in authority:
+        return f'"{authority}" is not the name of a bucket; take out "#" and "?", or put a "/" before them'
+    return None
 
 
 def exists(path: str) -> bool:
@@ -124,11 +154,25 @@ def open_file(path: str) -> NativeFile:
         return system.open_input_file(inner)
 
 
-def open_for_writing(path: str) -> NativeFile:
-    """A new file at any place. In an object store it is there once it is closed; locally at once."""
+@contextmanager
+def writing(path: str) -> Iterator[NativeFile]:
+    """A new file at any place, there once the context ends well and gone if it ends with an exception.
+
+    pyarrow completes an upload when its stream is closed or forgotten, and cannot give one up.
+    """
     system, inner = file_system(path)
     with _reporting("write", path):
-        return system.open_output_stream(inner)
+        stream = system.open_output_stream(inner)
+    try:
+        yield stream
+    except BaseException:
+        with suppress(OSError):
+            stream.close()
+        with suppress(OSError):
+            system.delete_file(inner)
+        raise
+    with _reporting("write", path):
+        stream.close()
 
 
 def modified_ns(path: str) -> int:
@@ -150,12 +194,10 @@ def find_files(path: str) -> list[FileEntry] | None:
         if info.type != FileType.Directory:
             return [FileEntry(path, int(info.size or 0), int(info.mtime_ns or 0))]
         infos = [i for i in system.get_file_info(FileSelector(inner, recursive=True)) if i.is_file]
-    base, mark, query = path.partition("?") if not is_local(path) else (path, "", "")
     entries = []
     for found in sorted(infos, key=lambda i: i.path):
         relative = posixpath.relpath(found.path, inner)
-        is_uri = path.startswith("file://")
-        address = join(base, quote(relative) if is_uri else relative) + mark + query
+        address = join(path, quote(relative) if path.startswith("file://") else relative)
         entries.append(FileEntry(address, int(found.size), int(found.mtime_ns or 0)))
     return entries
 
@@ -197,8 +239,14 @@ def delete_file(path: str) -> None:
 def copy_file(source: str, target: str) -> None:
     """Copy a file between any two places; the folder is made where it lacks."""
     make_folder(target.rpartition("/")[0])
-    with open_file(source) as reading, _reporting("write", target), open_for_writing(target) as writing:
-        shutil.copyfileobj(reading, writing, _CHUNK_BYTES)
+    with open_file(source) as reading, writing(target) as stream:
+        while True:
+            with _reporting("read", source):
+                block = reading.read(_CHUNK_BYTES)
+            if not block:
+                return
+            with _reporting("write", target):
+                stream.write(block)
 
 
 def write_atomic(path: str, data: bytes | str) -> None:
@@ -207,12 +255,11 @@ def write_atomic(path: str, data: bytes | str) -> None:
     The folder is made where it lacks. An object store shows an object only once it is complete.
     """
     content = data.encode("utf-8") if isinstance(data, str) else data
-    system, inner = file_system(path)
     if not is_local(path):
-        with _reporting("write", path), system.open_output_stream(inner) as stream:
+        with writing(path) as stream, _reporting("write", path):
             stream.write(content)
         return
-    final = Path(inner)
+    final = Path(file_system(path)[1])
     temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
     with _reporting("write", path):
         final.parent.mkdir(parents=True, exist_ok=True)

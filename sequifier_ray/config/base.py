@@ -80,6 +80,8 @@ class Project(Section):
         if mark and scheme not in storage.SCHEMES:
             allowed = ", ".join(f"{name}://" for name in storage.SCHEMES)
             raise ValueError(f"found {value}; allowed: a folder, or an address that begins with {allowed}")
+        if problem := storage.address_problem(value):
+            raise ValueError(f"found {value}: {problem}")
         if not storage.is_local(value):
             return storage.join(value)
         return os.path.abspath(value.removeprefix("file://"))  # links stay as they are

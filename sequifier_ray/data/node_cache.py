@@ -5,22 +5,23 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from sequifier_ray import storage
-from sequifier_ray.errors import DataError
+from sequifier_ray.errors import ConfigError, DataError
+from sequifier_ray.own_folder import make_own_folder, own_folder
 
 _CHUNK_BYTES = 8 << 20
 
 
-def _own_folder() -> str:
-    return os.path.join(tempfile.gettempdir(), f"sequifier-ray-{os.getuid()}", "shards")
+def _own_shards() -> str:
+    return str(own_folder() / "shards")
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class NodeCache:
     fetched or given up. A file that is given up stays readable for those who have it open.
     """
 
-    folder: str = field(default_factory=_own_folder)
+    folder: str = field(default_factory=_own_shards)
     max_bytes: int = 100 * 10**9
 
     @contextmanager
@@ -40,6 +41,7 @@ class NodeCache:
         """A local path of the file of ``n_bytes`` bytes, good for opening it within the context.
 
         Raises:
+            ConfigError: the folder cannot be used, or is to hold less than this file.
             DataError: it cannot be read, or what came is not ``n_bytes`` long.
         """
         if storage.is_local(address):
@@ -48,28 +50,81 @@ class NodeCache:
         modified_ns = storage.modified_ns(address)
         key = hashlib.sha256(f"{address} {n_bytes} {modified_ns}".encode()).hexdigest()[:32]
         place = Path(self.folder) / key
-        place.parent.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
         with _lock_file(place) as lock:
             while True:
                 fcntl.flock(lock, fcntl.LOCK_SH)
-                if place.exists():
+                if _bytes_of(place) == n_bytes:
                     break
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                if not place.exists():
-                    self._make_room(n_bytes)
-                    _fetch(address, n_bytes, place)
-            os.utime(place)
+                if _bytes_of(place) != n_bytes:  # not there, or cut off by a crash
+                    self._fetch(address, n_bytes, place)
+            with _naming_the_option(self.folder):
+                os.utime(place)
             yield str(place)
 
+    def _make_folder(self) -> None:
+        folder = Path(self.folder)
+        if folder.parent.name == own_folder().name:
+            make_own_folder(folder.parent)
+        with _naming_the_option(self.folder):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def _fetch(self, address: str, n_bytes: int, place: Path) -> None:
+        if n_bytes > self.max_bytes:
+            raise ConfigError(
+                f"global_training.shard_cache_gigabytes: {self.max_bytes / 1e9:g} is less than the shard "
+                f"{address} takes ({n_bytes / 1e9:g}); set at least {2 * n_bytes / 1e9:g}"
+            )
+        with self._reserved(n_bytes, place) as target:
+            try:
+                with storage.open_file(address) as source:
+                    shutil.copyfileobj(source, target, _CHUNK_BYTES)
+                target.flush()
+                os.fsync(target.fileno())
+            except OSError as error:
+                raise DataError(
+                    f"{address} could not be fetched to {place.parent} ({error}); free space there, or set "
+                    "global_training.shard_cache_path and shard_cache_gigabytes"
+                ) from error
+            if target.tell() != n_bytes:
+                raise DataError(f"{address} came with {target.tell()} bytes instead of {n_bytes}; run again")
+            Path(target.name).replace(place)
+
+    @contextmanager
+    def _reserved(self, n_bytes: int, place: Path) -> Iterator[IO[bytes]]:
+        """A new file that counts with ``n_bytes`` from the beginning, so that fetches beside each other keep
+        the bound together; gone after the context unless renamed. It is locked as long as its process lives.
+        """
+        partial = place.with_suffix(f".{secrets.token_hex(8)}.part")
+        with _lock_file(Path(self.folder) / "room") as room, _naming_the_option(self.folder):
+            fcntl.flock(room, fcntl.LOCK_EX)
+            self._make_room(n_bytes)
+            place.unlink(missing_ok=True)
+            target = partial.open("xb")  # never a file or link that somebody else has put there
+            fcntl.flock(target, fcntl.LOCK_EX)
+            target.truncate(n_bytes)
+        try:
+            with target:
+                yield target
+        finally:
+            partial.unlink(missing_ok=True)
+
     def _make_room(self, n_bytes: int) -> None:
-        """Give up the files used longest ago until ``n_bytes`` more fit; those being opened stay."""
+        """Give up what killed processes left, and the files used longest ago until ``n_bytes`` more fit;
+        those being fetched or opened stay."""
         kept = []
+        excess = n_bytes - self.max_bytes
         for path in Path(self.folder).iterdir():
-            if not path.suffix:
-                with _gone_meanwhile():
-                    found = path.stat()
+            with suppress(FileNotFoundError):  # another process has given it up or renamed it meanwhile
+                found = path.lstat()
+                if path.suffix == ".part" and _is_unlocked(path):
+                    path.unlink()
+                elif path.suffix == ".part":
+                    excess += found.st_size
+                elif not path.suffix:
                     kept.append((found.st_mtime_ns, found.st_size, path))
-        excess = sum(size for _, size, _ in kept) + n_bytes - self.max_bytes
+                    excess += found.st_size
         for _, size, path in sorted(kept):
             if excess <= 0:
                 return
@@ -82,37 +137,39 @@ class NodeCache:
             excess -= size
 
 
+def _bytes_of(place: Path) -> int | None:
+    return place.stat().st_size if place.exists() else None
+
+
+def _is_unlocked(path: Path) -> bool:
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def _lock_file(place: Path) -> IO[bytes]:
     # It stays when its file goes: others may wait for it.
-    return place.with_suffix(".lock").open("ab")
+    with _naming_the_option(str(place.parent)):
+        return open(place.with_suffix(".lock"), "ab", opener=_open_no_link)
 
 
-def _fetch(address: str, n_bytes: int, place: Path) -> None:
-    partial = place.with_suffix(".part")
+@contextmanager
+def _naming_the_option(folder: str) -> Iterator[None]:
     try:
-        with storage.open_file(address) as source, partial.open("wb") as target:
-            shutil.copyfileobj(source, target, _CHUNK_BYTES)
+        yield
     except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise DataError(
-            f"{address} could not be fetched to {place.parent} ({error}); free space there, or set "
-            "global_training.shard_cache_path and shard_cache_gigabytes"
+        raise ConfigError(
+            f"global_training.shard_cache_path: shards cannot be kept in {folder} ({error.strerror}); name a "
+            "folder on the node's own disk that you may write to"
         ) from error
-    found = partial.stat().st_size
-    if found != n_bytes:
-        partial.unlink()
-        raise DataError(f"{address} came with {found} bytes instead of {n_bytes}; run again")
-    partial.replace(place)
 
 
 # The user's own folder under the node's temporary ones.
 DEFAULT_CACHE = NodeCache()
-
-
-@contextmanager
-def _gone_meanwhile() -> Iterator[None]:
-    """Another process may give up a file between our look at the folder and at the file."""
-    try:
-        yield
-    except FileNotFoundError:
-        return

@@ -25,12 +25,12 @@ FIELD = "preprocessing_data_path"
 
 def compression_of(path: str) -> str | None:
     """The compression that a file's name says it has: gzip, zstd, bz2 or none."""
-    return COMPRESSIONS.get(posixpath.splitext(path.partition("?")[0])[1].lower())
+    return COMPRESSIONS.get(posixpath.splitext(path)[1].lower())
 
 
 def data_ending(path: str) -> str:
     """The file extension below that of a compression, in lower case: `.csv` of `a.CSV.gz`."""
-    stem, ending = posixpath.splitext(path.partition("?")[0])
+    stem, ending = posixpath.splitext(path)
     if ending.lower() in COMPRESSIONS:
         ending = posixpath.splitext(stem)[1]
     return ending.lower()
@@ -39,7 +39,7 @@ def data_ending(path: str) -> str:
 def dataset_name(config: PreprocessConfig) -> str:
     """The stem of every output name: the input's file or folder name without extensions; of a pattern, the
     last folder name without pattern characters."""
-    path = config.resolve(config.preprocessing_data_path).partition("?")[0]
+    path = config.resolve(config.preprocessing_data_path)
     parts = path.rstrip("/").split("/")
     while len(parts) > 1 and PATTERN.search(parts[-1]) and _is_pattern(path):
         parts.pop()
@@ -77,9 +77,7 @@ def find_input_files(path: str, read_format: str, warn: Callable[[str], None]) -
 
 def _is_pattern(path: str) -> bool:
     """A name that exists is a name, whatever its characters."""
-    return bool(PATTERN.search(path.partition("?")[0] if "://" in path else path)) and not storage.exists(
-        path
-    )
+    return bool(PATTERN.search(path)) and not storage.exists(path)
 
 
 def _is_the_file(path: str, entries: list[FileEntry]) -> bool:
@@ -106,11 +104,9 @@ def _without_results(
     results: dict[str, set[str]] = {}
     kept = []
     for entry in files:
-        address, mark, query = entry.path.partition("?") if "://" in entry.path else (entry.path, "", "")
-        folder, name = posixpath.split(address)
-        beside = f"{posixpath.splitext(address)[0]}.metadata.json"
-        candidates = [f"{path}{mark}{query}" for path in (f"{folder}/metadata.json", beside)]
-        candidates = [path for path in candidates if path in known]
+        folder, name = posixpath.split(entry.path)
+        beside = f"{posixpath.splitext(entry.path)[0]}.metadata.json"
+        candidates = [path for path in (f"{folder}/metadata.json", beside) if path in known]
         for path in candidates:
             if path not in results:
                 results[path] = shard_names(path)
@@ -143,7 +139,7 @@ def _translate(pattern: str) -> str:
 def _of_folder(
     path: str, entries: list[FileEntry], read_format: str, warn: Callable[[str], None]
 ) -> list[FileEntry]:
-    start = len(path.partition("?")[0].rstrip("/")) + 1
+    start = len(path.rstrip("/")) + 1
     visible = [entry for entry in entries if _is_visible(entry.path[start:])]
     of_format = [entry for entry in visible if data_ending(entry.path) in ENDINGS[read_format]]
     files = _without_results(of_format, visible, warn)

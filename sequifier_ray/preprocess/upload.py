@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sequifier_ray import storage
+from sequifier_ray.own_folder import make_own_folder, own_folder
 
 if TYPE_CHECKING:
     from sequifier_ray.config.preprocess import PreprocessConfig
@@ -35,6 +34,7 @@ def preprocess_to_store(
     Raises:
         ConfigError, DataError: as ``run``, or the store does not take it; what was there before stays.
     """
+    make_own_folder(own_folder())
     scratch = _scratch(config.project_root)
     for entry in storage.find_files(config.resolve("configs")) or []:
         name = entry.path.removeprefix(config.project_root + "/")
@@ -53,7 +53,7 @@ def preprocess_to_store(
 
 def _scratch(root: str) -> str:
     key = hashlib.sha256(root.encode()).hexdigest()[:16]
-    return os.path.join(tempfile.gettempdir(), f"sequifier-ray-{os.getuid()}", "preprocess", key)
+    return str(own_folder() / "preprocess" / key)
 
 
 def _upload(scratch: str, root: str, summary: PreprocessSummary) -> PreprocessSummary:

@@ -57,14 +57,24 @@ class StepFolders:
     keep: int
 
     def complete(self, on_damaged: Callable[[str], None] | None = None) -> list[SavedStep]:
-        """Complete steps, oldest first. ``on_damaged`` is told of folders that are passed over, and why."""
+        """Complete steps, oldest first. ``on_damaged`` is told of folders that are passed over, and why.
+
+        Raises:
+            DataError: with ``on_damaged``, a step could not be looked at: to go on from an older one, or from
+                none, might throw it away.
+        """
         if not storage.exists(self.folder):
             return []
         steps = []
         for name in storage.list_names(self.folder):
             if _STEP.fullmatch(name):
                 path = storage.join(self.folder, name)
-                problem, state = _read_state(path)
+                try:
+                    problem, state = _read_state(path)
+                except DataError:
+                    if on_damaged is not None:
+                        raise
+                    continue
                 if state is not None:
                     steps.append(SavedStep(path, state))
                 elif on_damaged is not None:
@@ -72,10 +82,17 @@ class StepFolders:
         return sorted(steps, key=lambda step: step.age_key)
 
     def path_of(self, update: int, run_id: str) -> str:
-        """Folder for the step after ``update`` updates of a run; another run's of that name is left alone."""
+        """Folder for the step after ``update`` updates of a run.
+
+        Another run's of that name is left alone, and so is one that might be another run's.
+        """
         path = storage.join(self.folder, f"step-{update:08d}")
-        state = _read_state(path)[1]
-        return path if state is None or state.run_id == run_id else f"{path}-{run_id[:8]}"
+        try:
+            state = _read_state(path)[1]
+            is_free = state is None or state.run_id == run_id
+        except DataError:
+            is_free = False
+        return path if is_free else f"{path}-{run_id[:8]}"
 
     def prune(self, run_id: str, note: Callable[[str], None]) -> None:
         """Delete steps of this run beyond the newest ``keep`` and its best one; other runs' stay."""
@@ -102,12 +119,16 @@ class StepFolders:
 
 
 def _read_state(path: str) -> tuple[str, TrainState | None]:
-    """The state of a step folder; or what is wrong with it, and None."""
+    """The state of a step folder; or what is wrong with it, and None.
+
+    Raises:
+        DataError: the storage did not let us look, which says nothing about the step.
+    """
     manifest = storage.join(path, "state.json")
     if not storage.exists(manifest):
         return "it has no state.json", None
     try:
-        values = json.loads(storage.read_text(manifest))
+        values = json.loads(storage.read_bytes(manifest))
         if (values["format"], values["version"]) != (STATE_FORMAT, STATE_VERSION):
             return f"state.json has format {values['format']} version {values['version']}", None
         for name, n_bytes in values["files"].items():
@@ -115,7 +136,9 @@ def _read_state(path: str) -> tuple[str, TrainState | None]:
             if found != n_bytes:
                 return f"{name} has {found} bytes instead of {n_bytes}", None
         return "", TrainState.from_json(values)
-    except (DataError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except DataError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         return f"state.json cannot be read ({type(error).__name__}: {error})", None
 
 

@@ -79,7 +79,7 @@ class _Store(FileSystemBase):
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
         address = str(path)
-        with _Blocks(address) if mode == "rb" else storage.open_for_writing(address) as stream:
+        with _Blocks(address) if mode == "rb" else storage.writing(address) as stream:
             yield stream
 
     def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:

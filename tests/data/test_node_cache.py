@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from s3 import s3_server
 
 from sequifier_ray import storage
 from sequifier_ray.data.node_cache import NodeCache
-from sequifier_ray.errors import DataError
+from sequifier_ray.errors import ConfigError, DataError
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +102,95 @@ def test_files_on_a_file_system_are_read_where_they_are(tmp_path: Path) -> None:
     with NodeCache(str(tmp_path / "cache"), 1).opened(str(tmp_path / "here"), 1) as path:
         assert path == str(tmp_path / "here")
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_file_that_was_cut_off_is_fetched_again(log: Path, tmp_path: Path) -> None:
+    cache = NodeCache(str(tmp_path), 10**6)
+    address = put("cut", b"1" * 1000)
+    with cache.opened(address, 1000) as path:
+        os.truncate(path, 400)
+    with cache.opened(address, 1000) as path:
+        assert Path(path).read_bytes() == b"1" * 1000
+
+
+def test_what_killed_fetches_left_goes_and_those_under_way_count(log: Path, tmp_path: Path) -> None:
+    cache = NodeCache(str(tmp_path), 2500)
+    (tmp_path / "killed.part").write_bytes(b"1" * 1000)
+    with cache.opened(put("first", b"1" * 1000), 1000):
+        pass
+    assert not (tmp_path / "killed.part").exists()
+    with (tmp_path / "under-way.part").open("wb") as under_way:
+        fcntl.flock(under_way, fcntl.LOCK_EX)
+        under_way.truncate(1000)
+        with cache.opened(put("second", b"2" * 1000), 1000):
+            pass
+        assert (tmp_path / "under-way.part").exists()
+    assert [path.read_bytes()[:1] for path in files(tmp_path)] == [b"2"]
+
+
+def test_fetches_beside_each_other_keep_the_bound(log: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys; from sequifier_ray.data.node_cache import NodeCache\n"
+        "for name in sys.argv[2:]:\n"
+        "    with NodeCache(sys.argv[1], 2_500_000).opened('s3://shards/' + name, 10**6): pass"
+    )
+    names = [f"many-{i}" for i in range(12)]
+    for name in names:
+        put(name, b"1" * 10**6)
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    processes = [subprocess.Popen([*words, *names[i::2]]) for i in range(2)]
+    while any(process.poll() is None for process in processes):
+        assert len(files(tmp_path)) <= 2
+        time.sleep(0.01)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert len(files(tmp_path)) <= 2
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_cache_smaller_than_a_shard(log: Path, tmp_path: Path) -> None:
+    message = r"shard_cache_gigabytes: 5e-07 is less than the shard s3://shards/wide takes .*at least 2e-06"
+    with (
+        pytest.raises(ConfigError, match=message),
+        NodeCache(str(tmp_path), 500).opened(put("wide", b"1" * 1000), 1000),
+    ):
+        pass
+
+
+def test_a_folder_that_cannot_be(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for folder in (tmp_path / "file" / "cache", Path("/proc/cache"), Path("/proc/1")):
+        with (
+            pytest.raises(ConfigError, match=rf"shard_cache_path: shards cannot be kept in {folder} \("),
+            NodeCache(str(folder), 10**6).opened(put("nowhere", b"1"), 1),
+        ):
+            pass
+
+
+def test_the_own_folder_is_the_users_alone(log: Path, tmp_path: Path) -> None:
+    own = tmp_path / f"sequifier-ray-{os.getuid()}"
+    address = put("own", b"1")
+    with NodeCache(str(own / "shards"), 10).opened(address, 1):
+        assert own.stat().st_mode & 0o777 == 0o700
+    own.chmod(0o777)
+    with (
+        pytest.raises(ConfigError, match=r"is not this user's alone \(owner \d+, mode 777\); remove it"),
+        NodeCache(str(own / "shards"), 10).opened(address, 1),
+    ):
+        pass
+    own.rename(tmp_path / "aside")
+    own.symlink_to(tmp_path / "aside")
+    with (
+        pytest.raises(ConfigError, match="is not this user's alone"),
+        NodeCache(str(own / "shards"), 10).opened(address, 1),
+    ):
+        pass
+
+
+def test_planted_links_are_not_followed(log: Path, tmp_path: Path) -> None:
+    address = put("planted", b"1" * 10)
+    with NodeCache(str(tmp_path / "a"), 100).opened(address, 10) as path:
+        name = Path(path).name
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / f"{name}.part").symlink_to(tmp_path / "victim")
+    with NodeCache(str(tmp_path / "b"), 100).opened(address, 10):
+        assert not (tmp_path / "victim").exists()

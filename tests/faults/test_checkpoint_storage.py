@@ -53,7 +53,7 @@ def at(update: int) -> TrainState:
 
 KILLED = """
 import os, random, sys, threading, time
-sys.path.insert(0, sys.argv[3])
+sys.path[:0] = sys.argv[3:]
 from test_checkpoint_storage import a_model, a_saver, at
 from pathlib import Path
 model, optimizer = a_model(400)
@@ -73,7 +73,8 @@ def test_killed_in_the_middle_of_saving_twenty_times(tmp_path: Path) -> None:
     newest = 0
     for round_number in range(20):
         delay = str(0.05 + 0.25 * chance.random())
-        command = [sys.executable, "-c", KILLED, str(folder), delay, str(Path(__file__).parent)]
+        places = [str(path) for path in Path(__file__).parents[:2]]
+        command = [sys.executable, "-c", KILLED, str(folder), delay, *places]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 9, done.stderr
         steps = StepFolders(str(folder), 2).complete()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from s3 import s3_server
 
+from sequifier_ray.config.load import load_preprocess
 from sequifier_ray.errors import ConfigError
+from sequifier_ray.launch.preprocess import preprocess
 
 
 @pytest.fixture
@@ -38,6 +42,36 @@ def test_tables_in_s3(project: Any, events: Any, bucket: Any, path: str) -> None
     project.run(preprocessing_data_path=path, read_format="csv")
     name = "all" if "all" in path else "2024"
     assert project.events(0, name).equals(expected)
+
+
+@pytest.mark.parametrize("path", ["s3://tables/my folder#1", "s3://tables/my folder#1/?[ab] é%20.csv"])
+def test_names_of_any_characters(project: Any, events: Any, bucket: Any, path: str) -> None:
+    table = events([12, 9, 11, 4])
+    project.write(table)
+    project.run()
+    expected = project.events(0)
+    for name, part in (("#a é%20.csv", table[:10]), ("?b é%20.csv", table[10:])):
+        with bucket.open_output_stream(f"tables/my folder#1/{name}") as stream:
+            stream.write(part.write_csv().encode())
+    project.run(preprocessing_data_path=path, read_format="csv")
+    assert project.events(0, "my folder#1").equals(expected)
+
+
+def test_options_in_project_root(project: Any) -> None:
+    with pytest.raises(ConfigError, match=r"project_root: .*options .*set AWS_ENDPOINT_URL and AWS_REGION"):
+        project.run(project_root="s3://tables/p?endpoint_override=localhost:9000")
+
+
+def test_a_scratch_folder_that_others_can_write(
+    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = tmp_path / f"sequifier-ray-{os.getuid()}"
+    own.mkdir()
+    own.chmod(0o777)
+    config = load_preprocess(project.run_config(project_root="s3://tables/p"))
+    with pytest.raises(ConfigError, match=rf"{own} is not this user's alone .*set TMPDIR"):
+        preprocess(config, print, "local", None)
 
 
 def test_parquet_in_s3(project: Any, events: Any, bucket: Any) -> None:

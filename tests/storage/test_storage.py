@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
+import socket
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+sys.path.append(str(Path(__file__).parents[1]))
+from s3 import s3_server
+
 from sequifier_ray import storage
 from sequifier_ray.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Any]:
+    """A server that is seen as S3, with a bucket "things"."""
+    environment = pytest.MonkeyPatch()
+    with s3_server(environment, "things") as system:
+        yield system
+    environment.undo()
 
 
 def test_join() -> None:
@@ -117,3 +135,121 @@ def test_errors_name_the_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=f"^cannot write {tmp_path}/file/a: "):
         storage.write_atomic(str(tmp_path / "file" / "a"), "x")
+
+
+NAMES = ["a b.csv", "é.csv", "a%20c.csv", "a?b.csv", "a#b.csv", "a&b=c+d.csv", "a[1]*.csv"]
+
+
+@pytest.mark.parametrize("folder", ["p#1", "my proj", "é%41", "what?", "a?b=c"])
+def test_any_character_in_an_object_store(bucket: Any, folder: str) -> None:
+    root = f"s3://things/{folder}"
+    for name in NAMES:
+        storage.write_atomic(storage.join(root, "in", name), name)
+    entries = storage.find_files(root)
+    assert entries is not None
+    assert [storage.read_text(entry.path) for entry in entries] == sorted(NAMES)
+    assert [entry.path for entry in entries] == [f"{root}/in/{name}" for name in sorted(NAMES)]
+    assert storage.list_names(f"{root}/in") == sorted(NAMES)
+    # The store itself knows them by these very names.
+    assert bucket.get_file_info(f"things/{folder}/in/a#b.csv").is_file
+    for entry in entries:
+        storage.delete_file(entry.path)
+        assert not storage.exists(entry.path)
+    storage.delete_folder(root)
+    assert not storage.exists(root)
+
+
+def test_percent_signs_of_a_file_address_are_decoded(tmp_path: Path) -> None:
+    (tmp_path / "a b%.csv").write_text("1")
+    entries = storage.find_files(f"file://{tmp_path}")
+    assert entries is not None
+    assert [entry.path for entry in entries] == [f"file://{tmp_path}/a%20b%25.csv"]
+    assert storage.read_text(entries[0].path) == "1"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://things/path?endpoint_override=127.0.0.1:9000",
+        "s3://things?region=us-east-1&scheme=http/data/x",
+        "abfss://c@account/x?tenant_id=1",
+    ],
+)
+def test_options_in_an_address(address: str) -> None:
+    with pytest.raises(DataError, match=r"options \(\"\?.*set AWS_ENDPOINT_URL and AWS_REGION"):
+        storage.exists(address)
+
+
+def test_a_bucket_has_no_number_sign() -> None:
+    with pytest.raises(DataError, match=r'"things#1" is not the name of a bucket'):
+        storage.exists("s3://things#1/x")
+
+
+@pytest.mark.parametrize(
+    ("address", "inner"),
+    [
+        ("gs://bucket/a b#1", "bucket/a b#1"),
+        ("gs://bucket/", "bucket"),
+        ("abfss://box@account.dfs.core.windows.net/a?b/%41", "box/a?b/%41"),
+        ("abfss://account.blob.core.windows.net/box/é", "box/é"),
+    ],
+)
+def test_names_in_other_stores(address: str, inner: str) -> None:
+    assert storage.file_system(address)[1] == inner
+
+
+class Relay(threading.Thread):
+    """A way to the store over which answers break off after so many bytes."""
+
+    def __init__(self, port: int, limit_bytes: int) -> None:
+        super().__init__(daemon=True)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._target = port
+        self._left_bytes = limit_bytes
+
+    def run(self) -> None:
+        while True:
+            near = self._listener.accept()[0]
+            far = socket.create_connection(("127.0.0.1", self._target))
+            for pair in ((near, far, False), (far, near, True)):
+                threading.Thread(target=self._pump, args=pair, daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+        with contextlib.suppress(OSError):
+            while block := source.recv(65536):
+                if is_answer:
+                    self._left_bytes -= len(block)
+                    if self._left_bytes < 0:
+                        break
+                target.sendall(block)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_copy_whose_source_breaks_off_is_not_there(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage.write_atomic("s3://things/large", bytes(20 << 20))
+    port = int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])
+    relay = Relay(port, 10 << 20)
+    relay.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{relay.port}")
+    broken = storage.open_file("s3://things/large")
+    monkeypatch.undo()
+    opened = storage.open_file
+    monkeypatch.setattr(storage, "open_file", lambda path: broken if "large" in path else opened(path))
+    with pytest.raises(DataError, match=r"^cannot read s3://things/large: "):
+        storage.copy_file("s3://things/large", "s3://things/copies/large")
+    assert bucket.get_file_info("things/copies/large").type.name == "NotFound"
+
+
+def write_half(stream: Any) -> None:
+    stream.write(b"1" * 1000)
+    raise RuntimeError("midway")
+
+
+def test_what_was_not_written_whole_is_not_there(bucket: Any, tmp_path: Path) -> None:
+    for path in ("s3://things/broken", str(tmp_path / "broken")):
+        with pytest.raises(RuntimeError, match="midway"), storage.writing(path) as stream:
+            write_half(stream)
+        assert not storage.exists(path)

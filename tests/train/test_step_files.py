@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+sys.path.append(str(Path(__file__).parents[1]))
+from s3 import s3_server
+
+from sequifier_ray import storage
 from sequifier_ray.train import step_files
 
 
@@ -42,3 +47,19 @@ def test_blocks_read_as_the_file_does(
                 found += blocks.read(n_bytes - len(found)) or b""
             assert found == wanted
             assert blocks.tell() == plain.tell()
+
+
+def write_half(stream: io.IOBase) -> None:
+    stream.write(b"1" * 1000)  # type: ignore[attr-defined]
+    raise RuntimeError("midway")
+
+
+def test_a_part_that_fails_midway_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server(monkeypatch, "steps"):
+        system = step_files.writer("s3://steps/a").fs
+        with (
+            pytest.raises(RuntimeError, match="midway"),
+            system.create_stream("s3://steps/a/part", "wb") as stream,
+        ):
+            write_half(stream)
+        assert not storage.exists("s3://steps/a/part")
