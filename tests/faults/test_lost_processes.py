@@ -53,9 +53,8 @@ def test_two_killed_ray_workers_in_one_epoch(
         resumed = min(
             line["update"] for line in run.lines() if line["leg"] == max(x["leg"] for x in run.lines())
         )
-        assert before - (resumed - 1) <= 4 + 2, (
-            "lost work is at most the checkpoint interval and one in flight"
-        )
+        # A step is saved every 4 updates, beside training; the next waits for it.
+        assert before - (resumed - 1) <= 2 * 4, "lost work is at most the interval and the one being saved"
     code, _, err = end(process)
     assert code == 0, err
     print("recoveries", recoveries_s)

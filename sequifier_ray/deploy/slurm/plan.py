@@ -72,7 +72,7 @@ def make_job_folder(folder: Path) -> None:
                 _make_parent(folder.parent)
                 folder.mkdir(mode=0o700)
                 return
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError):  # mkdir's exist_ok is no single step
                 if attempt == _ATTEMPTS:
                     raise
     except OSError as error:
