@@ -98,6 +98,12 @@ def preprocess(
     ] = None,
     engine: Annotated[str, typer.Option(help="Where it works: auto, local or ray.")] = "auto",
     address: Annotated[str | None, typer.Option(help="Ray cluster; RAY_ADDRESS if not given.")] = None,
+    scratch: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder to work in where project_root is an object store; with ray one that all nodes share."
+        ),
+    ] = None,
     settings: Settings = None,
     randomize: Randomize = False,
     verbose: Verbose = False,
@@ -110,7 +116,7 @@ def preprocess(
 
     from sequifier_ray.launch.preprocess import preprocess as run
 
-    for line in describe(run(config, _report, engine, address)):
+    for line in describe(run(config, _report, engine, address, scratch)):
         print(line)
     return 0
 

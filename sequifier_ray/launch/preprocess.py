@@ -33,23 +33,46 @@ def choose_engine(engine: str, address: str | None) -> tuple[str, str | None]:
 
 
 def preprocess(
-    config: PreprocessConfig, report: Callable[[str], None], engine: str, address: str | None
+    config: PreprocessConfig,
+    report: Callable[[str], None],
+    engine: str,
+    address: str | None,
+    scratch: str | None = None,
 ) -> PreprocessSummary:
-    """Run `preprocess` on the engine that was asked for; see `preprocess.pipeline.preprocess`.
+    """Run `preprocess` on the engine that was asked for; see `preprocess.pipeline.preprocess`. Results for an
+    object store are made in the folder ``scratch`` first; without one on this machine alone.
 
-    Raises ClusterError where the cluster cannot be reached.
+    Raises:
+        ClusterError: the cluster cannot be reached.
+        ConfigError: ``scratch`` is no folder, or project_root is no object store.
     """
     chosen, address = choose_engine(engine, address)
+    if scratch is not None:
+        _check_scratch(scratch, config.project_root)
     if storage.is_local(config.project_root):
         return _run(config, report, chosen, address)
     from sequifier_ray.preprocess.upload import preprocess_to_store
 
-    if chosen == "ray":
+    if chosen == "ray" and scratch is None:
         report(
-            f"warning: project_root {config.project_root} is an object store, where workers cannot share a "
-            "folder: the local engine is used instead of --engine ray"
+            f"warning: project_root {config.project_root} is an object store, where workers cannot share "
+            "files: the local engine is used instead of --engine ray; name a folder that all nodes share "
+            "with --scratch to use ray"
         )
-    return preprocess_to_store(config, report, lambda local: _run(local, report, "local", None))
+        chosen, address = "local", None
+    return preprocess_to_store(config, report, lambda there: _run(there, report, chosen, address), scratch)
+
+
+def _check_scratch(scratch: str, root: str) -> None:
+    if storage.is_local(root):
+        raise ConfigError(
+            f"--scratch: {scratch} has no use, since results go straight to project_root ({root}); "
+            "leave it out"
+        )
+    if not storage.is_local(scratch) or not os.path.isdir(scratch):
+        raise ConfigError(
+            f"--scratch: {scratch} is no folder; name one that exists, and that all nodes share"
+        )
 
 
 def _run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
@@ -131,6 +132,8 @@ def write_rows(batch: pa.Table, job: Job) -> pa.Table:
         else:
             arrays.append(column.to_numpy(zero_copy_only=False))
     table: EventTable = layout.table(arrays)
+    if not job.work.is_dir():
+        raise _not_shared(job, f"{job.work} cannot be seen on node {socket.gethostname()}")
     folder = job.work / "pieces"
     folder.mkdir(exist_ok=True)
     # Tasks may run again: only the piece that comes back in the result counts.
@@ -169,10 +172,14 @@ def _check_shared(job: Job, spilled: Spilled) -> None:
     """Raise DataError where what workers wrote cannot be seen here."""
     for piece in spilled.pieces:
         if not (job.work / piece).exists():
-            raise DataError(
-                f"{job.work / piece} was written by a worker and cannot be seen here: project_root "
-                f"({job.config.project_root}) must be one folder that all nodes share, under the same path"
-            )
+            raise _not_shared(job, f"{job.work / piece} was written by a worker and cannot be seen here")
+
+
+def _not_shared(job: Job, what: str) -> DataError:
+    return DataError(
+        f"{what}: {job.config.project_root} (project_root, or --scratch) must be one folder that all nodes "
+        "share, under the same path"
+    )
 
 
 def _quiet() -> None:

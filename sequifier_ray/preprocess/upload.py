@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,18 +25,23 @@ def preprocess_to_store(
     config: PreprocessConfig,
     report: Callable[[str], None],
     run: Callable[[PreprocessConfig], PreprocessSummary],
+    scratch_root: str | None = None,
 ) -> PreprocessSummary:
-    """``run`` in a folder of this machine, with its results then under ``project_root`` in an object store.
+    """``run`` in a local folder, with its results then under ``project_root`` in an object store.
 
     Shards go to a folder that no earlier run has written, named after their content; the description, which
-    says where they are, is written last, and what it named before is deleted then. The folder on this machine
-    lies under TMPDIR; it is always the same for a project, so that an interrupted run can go on.
+    says where they are, is written last, and what it named before is deleted then. The local folder lies in
+    ``scratch_root``, else under TMPDIR; it is always the same for a project, so that an interrupted run can
+    go on.
 
     Raises:
         ConfigError, DataError: as ``run``, or the store does not take it; what was there before stays.
     """
-    make_own_folder(own_folder())
-    scratch = _scratch(config.project_root)
+    if scratch_root is None:
+        make_own_folder(own_folder())
+        scratch_root = str(own_folder() / "preprocess")
+    key = hashlib.sha256(config.project_root.encode()).hexdigest()[:16]
+    scratch = os.path.join(os.path.abspath(scratch_root), f"sequifier-ray-{key}")
     for entry in storage.find_files(config.resolve("configs")) or []:
         name = entry.path.removeprefix(config.project_root + "/")
         storage.copy_file(entry.path, storage.join(scratch, name))
@@ -49,11 +55,6 @@ def preprocess_to_store(
     uploaded = _upload(scratch, config.project_root, summary)
     storage.delete_folder(scratch)
     return uploaded
-
-
-def _scratch(root: str) -> str:
-    key = hashlib.sha256(root.encode()).hexdigest()[:16]
-    return str(own_folder() / "preprocess" / key)
 
 
 def _upload(scratch: str, root: str, summary: PreprocessSummary) -> PreprocessSummary:

@@ -1,4 +1,4 @@
-"""Input in an object store: a real S3 server on the loopback interface."""
+"""Input and results in an object store: a real S3 server on the loopback interface."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from s3 import s3_server
 
 from sequifier_ray.config.load import load_preprocess
+from sequifier_ray.data.metadata import read_split
 from sequifier_ray.errors import ConfigError
 from sequifier_ray.launch.preprocess import preprocess
 
@@ -73,6 +74,57 @@ def test_a_scratch_folder_that_others_can_write(
     config = load_preprocess(project.run_config(project_root="s3://tables/p"))
     with pytest.raises(ConfigError, match=rf"{own} is not this user's alone .*set TMPDIR"):
         preprocess(config, print, "local", None)
+
+
+def test_the_ray_engine_works_in_a_shared_folder(
+    project: Any, events: Any, bucket: Any, ray_instance: object, tmp_path: Path
+) -> None:
+    project.write(events([12, 9, 11, 4]))
+    local = project.run()
+    config = load_preprocess(
+        project.run_config(
+            project_root="s3://tables/p", preprocessing_data_path=str(project.root / "events.parquet")
+        )
+    )
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    pieces: set[Path] = set()
+
+    def report(line: str) -> None:
+        project.lines.append(line)
+        pieces.update(scratch.glob("*/data/.*/work/pieces"))
+
+    summary = preprocess(config, report, "ray", None, str(scratch))
+    assert pieces, "Ray's workers wrote nothing there"
+    assert not any("warning" in line for line in project.lines)
+    assert list(scratch.iterdir()) == []
+    for here, there in zip(local.splits, summary.splits, strict=True):
+        assert there.path.startswith("s3://tables/p/data/events-")
+        assert read_split(str(project.root / here.path)).fingerprint == read_split(there.path).fingerprint
+
+
+def test_without_a_shared_folder_the_local_engine_is_used(
+    project: Any, events: Any, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
+    path = str(project.write(events([12, 9])))
+    config = load_preprocess(project.run_config(project_root="s3://tables/p", preprocessing_data_path=path))
+    preprocess(config, project.lines.append, "ray", None)
+    warning = next(line for line in project.lines if "object store" in line)
+    assert warning.endswith(
+        "instead of --engine ray; name a folder that all nodes share with --scratch to use ray"
+    )
+
+
+def test_a_scratch_folder_that_is_none_or_has_no_use(project: Any, events: Any, tmp_path: Path) -> None:
+    project.write(events([12, 9]))
+    here = load_preprocess(project.run_config())
+    with pytest.raises(ConfigError, match=rf"--scratch: {tmp_path} has no use, since results go straight to"):
+        preprocess(here, print, "local", None, str(tmp_path))
+    there = load_preprocess(project.run_config(project_root="s3://tables/p"))
+    for scratch in (str(tmp_path / "nothing"), "s3://tables/scratch"):
+        with pytest.raises(ConfigError, match=rf"--scratch: {scratch} is no folder; name one that exists"):
+            preprocess(there, print, "local", None, scratch)
 
 
 def test_parquet_in_s3(project: Any, events: Any, bucket: Any) -> None:
