@@ -2,8 +2,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 DEMO ?= demo-project
+# files of tests that run side by side; a test uses about one core
+TEST_PROCESSES ?= 2
 BIN := $(abspath $(VENV))/bin
 INSTALLED := $(VENV)/.installed
+# A file's tests stay together, since they share what is slow to start: a Ray instance, a Slurm, hosts.
+SIDE_BY_SIDE := -n $(TEST_PROCESSES) --dist loadfile
 
 .PHONY: install demo test check format docs
 
@@ -23,14 +27,14 @@ demo: $(INSTALLED)
 	@echo && echo "the model, ready to use: $(DEMO)/models/demo-best and $(DEMO)/models/demo-last"
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check sequifier_ray tests
 	$(BIN)/ruff check sequifier_ray tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest --durations=40
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=40
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix sequifier_ray tests
