@@ -83,8 +83,8 @@ def describe_summary(summary: dict[str, Any]) -> str:
     rate = "" if summary["samples_per_s"] is None else f", {summary['samples_per_s']:,.0f} samples/s"
     lines = [
         f"{summary['status']}: {summary['updates']} updates, {summary['epochs']} epochs on "
-        f"{summary['world_size']} "
-        f"processes ({summary['launcher']}, {summary['strategy']}) in {summary['train_seconds']:.0f} s{rate}",
+        f"{summary['world_size']} {'process' if summary['world_size'] == 1 else 'processes'} "
+        f"({summary['launcher']}, {summary['strategy']}) in {summary['train_seconds']:.0f} s{rate}",
         f"training loss {loss}{best}",
     ]
     lines += [f"model ({suffix}): {path}" for suffix, path in summary["models"].items()]

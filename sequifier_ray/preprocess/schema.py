@@ -90,7 +90,8 @@ def columns_to_read(config: PreprocessConfig, names: Sequence[str]) -> tuple[str
         if name not in names:
             raise DataError(
                 f'the input has no column "{name}"{nearest(name, names)}; its columns are {list(names)}. '
-                f"Every row needs its sequence and its position; {field} says where they are"
+                f"Every row needs its sequence and its position; {field} names them, "
+                f"in preprocess.yaml or with --set {field}=NAME"
             )
     features = [name for name in names if name not in keys]
     others = (config.split_column, config.mask_column, config.curriculum_column)

@@ -76,7 +76,12 @@ def convert(block: Block, rules: ReadingRules, index: SequenceIndex) -> tuple[Co
     if rules.positions_are_times:
         positions = _moments(block, roles.item_position, "item_position_column", flaws)
     else:
-        positions = _integers(block, roles.item_position, flaws, "positions are integers")
+        positions = _integers(
+            block,
+            roles.item_position,
+            flaws,
+            "positions are integers, or with item_position: order any numbers or timestamps",
+        )
     categorical = {}
     for name in roles.categorical:
         categorical[name] = _categories(block, name, roles.kinds[name], rules.decimal, flaws)

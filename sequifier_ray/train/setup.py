@@ -76,6 +76,10 @@ def set_up(config: TrainConfig, context: WorkerContext, heartbeat: Heartbeat) ->
         context.line(f"resuming from step {step.state.update} ({step.path})")
     else:
         context.line("no checkpoint to resume from: starting at step 0")
+    if config.global_training.torch_compile != "none":
+        context.line(
+            "torch_compile: the model is compiled in the first updates, which can take a minute or more"
+        )
     resumed_at = None if step is None else step.state.update
     places = folders(config)
     return Session(

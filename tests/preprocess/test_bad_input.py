@@ -91,6 +91,8 @@ def test_missing_sequence_id(project: Any, events: Any) -> None:
 def test_missing_item_position(project: Any, events: Any) -> None:
     table = events([12]).drop("itemPosition")
     expect(project, events, table, DataError, 'the input has no column "itemPosition"')
+    text = "item_position_column names them, in preprocess.yaml or with --set item_position_column=NAME"
+    expect(project, events, table, DataError, text)
 
 
 def test_null_id(project: Any, events: Any) -> None:
@@ -113,6 +115,7 @@ def test_positions_that_are_text(project: Any, events: Any) -> None:
     table = "sequenceId,itemPosition,kind\n0,0,a\n0,x7,b\n"
     text = "column \"itemPosition\" holds 1 value other than 64-bit integers, first 'x7' in row 2 of "
     expect(project, events, table, DataError, text, "events.csv")
+    expect(project, events, table, DataError, "or with item_position: order any numbers", "events.csv")
 
 
 def test_duplicates(project: Any, events: Any) -> None:

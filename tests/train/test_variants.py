@@ -26,10 +26,12 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_variant(flights: Any, name: str) -> None:
+def test_variant(flights: Any, name: str, capsys: Any) -> None:
     fields = dict(VARIANTS[name])
     config = flights.train_config(model_name=name, global_training__gradient_clip=1.0, **fields)
     assert train(config, "spawn", None) == 0
+    is_compiled = "global_training__torch_compile" in fields
+    assert ("torch_compile: the model is compiled" in capsys.readouterr().out) is is_compiled
     for field in ("global_training__layer_autocast", "global_training__torch_compile"):
         fields.pop(field, None)
     fields = {k: v for k, v in fields.items() if "fsdp" not in k and "parallelism" not in k}
@@ -43,6 +45,7 @@ def test_variant(flights: Any, name: str) -> None:
         **fields,
     )
     assert train(plain, "local", None) == 0
+    assert " on 1 process (local, none) in " in capsys.readouterr().out
     tolerance = 0.03 if "bf16" in name else 1e-4
     assert flights.losses(name) == pytest.approx(flights.losses(f"{name}-plain"), rel=tolerance)
     norms = [[line["grad_norm"] for line in flights.metrics(n, "train")] for n in (name, f"{name}-plain")]

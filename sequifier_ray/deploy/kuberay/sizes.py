@@ -164,12 +164,12 @@ def _pod_size(config: TrainConfig, config_path: str, wishes: Wishes) -> tuple[in
         processes = max(1, int(min(pod_cpus // cpus, config.global_training.world_size)))
     if pod_cpus < processes * cpus:
         raise ConfigError(
-            f"--cpus-per-worker: found {pod_cpus}, and the {processes} processes of a pod take {cpus:g} each "
+            f"--cpus-per-worker: found {pod_cpus}, and a pod's processes ({processes}) take {cpus:g} each "
             f"({config_path}: ray.resources_per_worker); allowed: at least {math.ceil(processes * cpus)}"
         )
     if pod_cpus > MOST_CPUS:
         raise ConfigError(
-            f"{config_path}: ray.resources_per_worker: the {processes} processes of a pod take {pod_cpus:g} "
+            f"{config_path}: ray.resources_per_worker: a pod's processes ({processes}) take {pod_cpus:g} "
             f"CPUs; no machine has more than {MOST_CPUS}: lower CPU, or --gpus-per-worker"
         )
     return processes, pod_cpus

@@ -159,7 +159,7 @@ REFUSED: list[tuple[dict[str, Any], list[str], str]] = [
     (
         {"ray.resources_per_worker": {"CPU": 3}},
         ["--cpus-per-worker", "2"],
-        "--cpus-per-worker: found 2, and the 1 processes of a pod take 3 each (configs/train.yaml: "
+        "--cpus-per-worker: found 2, and a pod's processes (1) take 3 each (configs/train.yaml: "
         "ray.resources_per_worker); allowed: at least 3",
     ),
     (
@@ -210,7 +210,7 @@ REFUSED: list[tuple[dict[str, Any], list[str], str]] = [
     (
         {"ray.resources_per_worker": {"CPU": 1e9}},
         [],
-        "configs/train.yaml: ray.resources_per_worker: the 1 processes of a pod take 1e+09 CPUs; no machine "
+        "configs/train.yaml: ray.resources_per_worker: a pod's processes (1) take 1e+09 CPUs; no machine "
         "has more than 4096: lower CPU, or --gpus-per-worker",
     ),
     (
