@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from s3 import s3_server
+from stored_project import Stored
 
 from sequifier_ray import storage
 from sequifier_ray.data.metadata import read_description
@@ -24,70 +19,14 @@ from sequifier_ray.launch.choose import train
 ROOT = "s3://bucket/project"
 
 
-@dataclass
-class Stored:
-    """The project, the configurations on this machine, and the server's log of requests."""
-
-    local: Any
-    log: Path
-
-    def command(self, verb: str, config: Path, *options: str) -> subprocess.Popen[str]:
-        words = [sys.executable, "-m", "sequifier_ray", verb, "--config-path", str(config), *options]
-        return subprocess.Popen(
-            words,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.local.root / "tmp")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, verb: str, config: Path, *options: str) -> tuple[int, str, str]:
-        process = self.command(verb, config, *options)
-        try:
-            out, err = process.communicate(timeout=200)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-        return process.returncode, out, err
-
-    def train_yaml(self, name: str, **fields: Any) -> Path:
-        fields = {
-            "project_root": ROOT,
-            "model_name": name,
-            "global_training.batch_size": 16,
-            "global_training.save_interval_batches": 15,
-            "global_training.resume.policy": "if_exists",
-            "global_training.shard_cache_path": str(self.local.root / "cache"),
-            "training_plan.epochs": 2,
-            **fields,
-        }
-        path: Path = self.local.write_train(fields, f"{name}.yaml")
-        return path
-
-    def figures(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(storage.read_text(f"{ROOT}/logs/{name}/summary.json"))
-        return found
-
-    def losses(self, name: str) -> list[float]:
-        lines = map(json.loads, storage.read_text(f"{ROOT}/logs/{name}/metrics.jsonl").splitlines())
-        return [line["loss"] for line in lines if line["kind"] == "train"]
-
-
 @pytest.fixture(scope="module")
 def stored(flights: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     """Preprocessed into the store."""
     environment = pytest.MonkeyPatch()
     log = tmp_path_factory.mktemp("s3") / "requests"
     with s3_server(environment, "bucket", log):
-        (flights.root / "tmp").mkdir(exist_ok=True)
-        there = Stored(flights, log)
-        storage.copy_file(str(flights.root / "data" / "flights.parquet"), f"{ROOT}/data/flights.parquet")
-        values = yaml.safe_load((flights.root / "configs" / "preprocess.yaml").read_text())
-        config = flights.root / "configs" / "stored.yaml"
-        config.write_text(yaml.safe_dump({**values, "project_root": ROOT}))
-        code, _, err = there.run("preprocess", config)
-        assert code == 0, err
+        there = Stored(ROOT, flights, log)
+        there.preprocess()
         yield there
     environment.undo()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import socket
 import sys
@@ -176,7 +177,9 @@ def test_percent_signs_of_a_file_address_are_decoded(tmp_path: Path) -> None:
     ],
 )
 def test_options_in_an_address(address: str) -> None:
-    with pytest.raises(DataError, match=r"options \(\"\?.*set AWS_ENDPOINT_URL and AWS_REGION"):
+    with pytest.raises(
+        DataError, match=r"options \(\"\?.*set AWS_ENDPOINT_URL and AWS_REGION .*AZURE_STORAGE_KEY"
+    ):
         storage.exists(address)
 
 
@@ -194,8 +197,43 @@ def test_a_bucket_has_no_number_sign() -> None:
         ("abfss://account.blob.core.windows.net/box/é", "box/é"),
     ],
 )
-def test_names_in_other_stores(address: str, inner: str) -> None:
+def test_names_in_other_stores(address: str, inner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert storage.file_system(address)[1] == inner
+    monkeypatch.setenv("AZURE_STORAGE_KEY", "a2V5")  # Azure's file system is then made in another way
+    assert storage.file_system(address)[1] == inner
+
+
+def test_without_google_nobody_waits_long() -> None:
+    system, _ = storage.file_system("gs://bucket/x")
+    assert "'retry_time_limit': datetime.timedelta(seconds=30)" in str(system.__reduce__())
+
+
+def test_a_key_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_KEY", "not base64!")
+    with pytest.raises(DataError, match="abfss://box@account") as error:
+        storage.exists("abfss://box@account.dfs.core.windows.net/x")
+    assert "not base64" not in str(error.value)
+
+
+def test_azure_by_endpoint_and_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}/account"
+        monkeypatch.setenv("AZURE_STORAGE_SERVICE_ENDPOINT", endpoint)
+        monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "?sv=2026&sig=x")
+        looking = threading.Thread(target=_look, args=("abfss://box@account.dfs.core.windows.net/a/x",))
+        looking.start()
+        connection = server.accept()[0]
+        request = connection.recv(4096).decode()
+        connection.sendall(b"HTTP/1.1 403 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        connection.close()
+        looking.join(timeout=60)
+    assert "/account/box" in request.splitlines()[0]
+    assert {"sv=2026", "sig=x"} <= set(re.split(r"[?& ]", request.splitlines()[0]))
+
+
+def _look(address: str) -> None:
+    with contextlib.suppress(DataError):
+        storage.exists(address)
 
 
 class Relay(threading.Thread):
