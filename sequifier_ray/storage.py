@@ -96,7 +96,7 @@ def file_system(path: str) -> tuple[FileSystem, str]:
             f"{path}: no file system for this address ({error}); name a folder or s3://…"
         ) from error
     root = "/" if scheme == "hdfs" else ""
-    return system, root + "/".join(filter(None, (start.strip("/"), key.strip("/"))))
+    return system, root + "/".join(filter(None, (start.strip("/"), *key.split("/"))))
 
 
 def _azure(authority: str) -> tuple[FileSystem, str]:
@@ -127,6 +127,8 @@ def address_problem(path: str) -> str | None:
     if is_local(path):
         return None
     authority = path.partition("://")[2].partition("/")[0]
+    if not authority and not path.startswith("hdfs://"):
+        return "no bucket is named; put one behind the ://"
     options = path.partition("?")[2].split("&")
     if all(map(_OPTION.match, options)):
         return (

@@ -39,7 +39,7 @@ def inspect(
         raise ConfigError(f"--world-size: found {world_size}; allowed: at least 1")
     if path.endswith(".json"):
         description = read_description(path, "inspect")
-        root = storage.join(os.path.abspath(path), "..", "..", "..")
+        root = storage.join(os.getcwd(), path, "..", "..", "..")
         splits = [storage.join(root, split) for split in description.split_paths]
     elif is_split(path):
         splits = [path]

@@ -71,7 +71,7 @@ def _check_scratch(scratch: str, root: str) -> None:
         )
     if not storage.is_local(scratch) or not os.path.isdir(scratch):
         raise ConfigError(
-            f"--scratch: {scratch} is no folder; name one that exists, and that all nodes share"
+            f'--scratch: found "{scratch}", which is no folder; name one that exists and all nodes share'
         )
 
 

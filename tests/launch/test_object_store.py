@@ -14,6 +14,7 @@ from stored_project import Stored
 
 from sequifier_ray import storage
 from sequifier_ray.data.metadata import read_description
+from sequifier_ray.inspection.run import inspect
 from sequifier_ray.launch.choose import train
 
 ROOT = "s3://bucket/project"
@@ -42,6 +43,13 @@ def test_shards_are_those_of_a_local_run(flights: Any, stored: Stored) -> None:
         assert names == [n for n in storage.list_names(f"{ROOT}/{path}") if n != "metadata.json"]
         for name in names:
             assert storage.read_bytes(f"{ROOT}/{path}/{name}") == (here / name).read_bytes()
+
+
+@pytest.mark.parametrize("root", [ROOT, "s3://bucket//project/"])
+def test_what_is_stored_can_be_inspected(stored: Stored, root: str) -> None:
+    path = f"{root}/configs/metadata_configs/flights.json"
+    splits = inspect(path, None, {}, None, verify=True, report=lambda line: None)
+    assert [(split.files, split.verified) for split in splits] == [(8, True)] * 2
 
 
 def test_other_settings_replace_the_earlier_shards(stored: Stored) -> None:

@@ -123,7 +123,9 @@ def test_a_scratch_folder_that_is_none_or_has_no_use(project: Any, events: Any, 
         preprocess(here, print, "local", None, str(tmp_path))
     there = load_preprocess(project.run_config(project_root="s3://tables/p"))
     for scratch in (str(tmp_path / "nothing"), "s3://tables/scratch"):
-        with pytest.raises(ConfigError, match=rf"--scratch: {scratch} is no folder; name one that exists"):
+        with pytest.raises(
+            ConfigError, match=rf'--scratch: found "{scratch}", which is no folder; name one that exists'
+        ):
             preprocess(there, print, "local", None, scratch)
 
 

@@ -183,6 +183,12 @@ def test_options_in_an_address(address: str) -> None:
         storage.exists(address)
 
 
+@pytest.mark.parametrize("address", ["s3://", "gs:///x"])
+def test_an_address_names_a_bucket(address: str) -> None:
+    with pytest.raises(DataError, match=f"^{address}: no bucket is named; put one behind the ://"):
+        storage.exists(address)
+
+
 def test_a_bucket_has_no_number_sign() -> None:
     with pytest.raises(DataError, match=r'"things#1" is not the name of a bucket'):
         storage.exists("s3://things#1/x")
