@@ -19,7 +19,7 @@ NETWORK = "10.77.0"
 _counter = itertools.count()
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = 90) -> None:
+def wait_until(condition: Callable[[], Any], timeout_s: float = 240) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "waited too long"

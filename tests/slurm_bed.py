@@ -115,7 +115,7 @@ class Bed:
         """End all jobs; a test that failed must not hold the nodes of the next."""
         for job in self.control("squeue", "-h", "-o", "%i").split():
             self.control("scancel", job)
-        wait_for(lambda: not self.control("squeue", "-h").strip(), 60)
+        wait_for(lambda: not self.control("squeue", "-h").strip(), 180)
 
     def control(self, *words: str, folder: Path | None = None) -> str:
         """What a command prints where Slurm's users and its controller are."""
@@ -125,7 +125,7 @@ class Bed:
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
@@ -254,7 +254,7 @@ def wait_for(is_so: object, timeout_s: float, describe: object = lambda: "") -> 
 
 
 def _run(*words: str) -> str:
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(words, capture_output=True, text=True, timeout=180, check=True).stdout
 
 
 def _end(pid: int) -> None:

@@ -38,7 +38,7 @@ class Stored:
     def run(self, verb: str, config: Path, *options: str) -> tuple[int, str, str]:
         process = self.command(verb, config, *options)
         try:
-            out, err = process.communicate(timeout=200)
+            out, err = process.communicate(timeout=400)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -145,7 +145,7 @@ def new_run(flights: Any) -> Iterator[Callable[..., Run]]:
                 process.wait()
 
 
-def end(process: subprocess.Popen[str], timeout_s: float = 150) -> tuple[int, str, str]:
+def end(process: subprocess.Popen[str], timeout_s: float = 300) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=timeout_s)
     return process.returncode, out, err
 

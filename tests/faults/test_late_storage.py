@@ -54,7 +54,7 @@ def run_two_nodes(
         for rank in range(2)
     ]
     try:
-        outputs = [rank.communicate(timeout=150) for rank in ranks]
+        outputs = [rank.communicate(timeout=300) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

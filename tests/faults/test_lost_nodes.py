@@ -176,7 +176,7 @@ def test_told_that_a_node_will_go_an_elastic_run_saves_and_goes_on(
     process = start(cluster, run)
     run.wait_for_update(10)
     take_away(cluster.nodes[3])
-    wait_until(lambda: saved_update(flights, run.name) > 0, 20)
+    wait_until(lambda: saved_update(flights, run.name) > 0, 120)
     saved = saved_update(flights, run.name)
     run.wait_for_leg(1)
     cluster.join(3)
@@ -194,7 +194,7 @@ def test_a_node_that_never_comes_back_ends_a_run_that_needs_it(
     process = start(cluster, run, RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S="12")
     run.wait_for_update(10)
     cluster.nodes[3].kill()
-    code, out, err = end(process, 200)
+    code, out, err = end(process, 300)
     cluster.join(3)
     assert code == 4, out + err
     assert "error: the Ray cluster lacks resources: world_size 2 needs 2 CPU (there: 1)" in err

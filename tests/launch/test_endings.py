@@ -33,7 +33,7 @@ def start(path: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 240) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "waited too long"
@@ -57,7 +57,7 @@ def test_sigterm_saves_and_a_second_run_goes_on(flights: Any, launcher: str) -> 
     process = start(flights.root / "configs" / f"{name}.yaml", "--launcher", launcher)
     wait_until(has_steps(flights, name))
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 75, err
     assert "Traceback" not in err
     stopped = flights.summary(name)
@@ -76,7 +76,7 @@ def test_second_signal_ends_at_once(flights: Any) -> None:
     wait_until(lambda: process.poll() is not None or has_steps(flights, "twice", 1)())
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
-    process.wait(timeout=10)
+    process.wait(timeout=60)
     assert process.returncode in (128 + signal.SIGTERM, 128 + signal.SIGINT)
     process.communicate()
 
@@ -90,7 +90,7 @@ def test_killed_process_of_spawn_is_told_and_all_end(flights: Any) -> None:
     ]
     assert len(workers) == 2
     os.kill(workers[1], signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 5
     assert "error: " in err
     assert "Traceback" not in err
@@ -103,7 +103,7 @@ def test_killed_ray_worker_is_started_again_and_loses_no_sample(flights: Any) ->
     process = start(flights.root / "configs" / "lost.yaml", "--launcher", "ray")
     wait_until(has_steps(flights, "lost", 8))
     os.kill(_newest("ray::RayTrainWorker"), signal.SIGKILL)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert "resuming from step" in out
     summary = flights.summary("lost")
@@ -126,15 +126,17 @@ def _truncate_a_shard(project: Any) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["local", "spawn", "ray"])
-def test_truncated_shard_ends_with_its_name(new_project: Any, launcher: str, ray_instance: None) -> None:
+def test_truncated_shard_ends_with_its_name(
+    new_project: Any, launcher: str, ray_instance: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     project = new_project(40)
     project.preprocess()
     config = project.train_config(model_name="torn", global_training__batch_size=8)
     _truncate_a_shard(project)
-    started_s = time.monotonic()
     with pytest.raises(DataError, match=r"shard .*flights-split0-00003\.pt has \d+ bytes instead of \d+"):
         train(config, launcher, None)
-    assert time.monotonic() - started_s < 60, "nothing is tried again"
+    captured = capsys.readouterr()
+    assert "starts the workers again" not in captured.out + captured.err
 
 
 def test_torchrun_tells_a_mistake_once(flights: Any) -> None:
@@ -143,7 +145,7 @@ def test_torchrun_tells_a_mistake_once(flights: Any) -> None:
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "sequifier_ray", "train", "--config-path", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode != 0
     assert done.stderr.count('error: global_training.optimizer.name: "AdamV"') == 1
 
@@ -161,7 +163,7 @@ def test_address_without_a_cluster(flights: Any) -> None:
     process = start(
         flights.root / "configs" / "nowhere.yaml", "--launcher", "ray", "--address", "127.0.0.1:1"
     )
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 4
     assert "error: cannot connect to Ray at 127.0.0.1:1" in err
 

@@ -78,7 +78,7 @@ def test_torchrun_ddp(flights: Any, reference: list[float]) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "sequifier_ray", "train", "--config-path", str(path)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr
     check(flights, "torchrun", reference, launcher="torchrun", strategy="ddp", world_size=2)

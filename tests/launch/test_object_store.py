@@ -84,7 +84,7 @@ def test_killed_and_truncated_it_goes_on(stored: Stored, unbroken: list[float], 
     config = stored.train_yaml(name, **(kind if launcher == "spawn" else {}))
     process = stored.command("train", config, "--launcher", launcher)
     steps = f"{ROOT}/checkpoints/{name}"
-    deadline_s = time.monotonic() + 120
+    deadline_s = time.monotonic() + 240
     while not storage.exists(f"{steps}/step-00000030/state.json"):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline_s

@@ -47,7 +47,7 @@ def test_killed_it_goes_on(flights: Any, stored: Stored) -> None:
     config = stored.train_yaml(name, **kind)
     process = stored.command("train", config, "--launcher", "spawn")
     steps = f"{stored.root}/checkpoints/{name}"
-    deadline_s = time.monotonic() + 120
+    deadline_s = time.monotonic() + 240
     while not storage.exists(f"{steps}/step-00000030/state.json"):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline_s

@@ -41,7 +41,7 @@ class Head:
             if signal_after is not None:
                 signal_after(process)
                 process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=300)
         finally:
             process.kill()
         return process.returncode, out, err
@@ -78,7 +78,7 @@ def head() -> Iterator[Head]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 180
     while True:
         assert time.monotonic() < deadline_s
         assert started.poll() is None
@@ -141,7 +141,7 @@ def test_stopped_it_leaves_a_checkpoint(head: Head, sent: Any, flights: Any) -> 
 
     def wait_for_training(process: subprocess.Popen[str]) -> None:
         figures = flights.root / "logs" / "stopped-job" / "metrics.jsonl"
-        deadline_s = time.monotonic() + 90
+        deadline_s = time.monotonic() + 240
         while not (figures.exists() and figures.read_text().count("\n") > 5):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline_s

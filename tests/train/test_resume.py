@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from pathlib import Path
@@ -295,11 +294,12 @@ def test_intervals_of_time_save_once(flights: Any) -> None:
         global_training__keep_checkpoints=100,
         **ONE,
     )
-    run(config)
+    summary, _ = run(config)
     saved = steps(flights, "timed")
     per_epoch = len(flights.losses("timed")) // 2
-    pairs = [b for a, b in itertools.pairwise(saved) if b == a + 1 and b % per_epoch]
-    assert len(pairs) <= 1, saved
+    within = [step for step in saved if step % per_epoch]
+    # However slow the machine is: never more of them than intervals have passed.
+    assert len(within) <= summary["train_seconds"] / 0.3 + 1, saved
 
 
 def test_the_best_model_of_an_earlier_run_does_not_stay(flights: Any) -> None:

@@ -38,7 +38,7 @@ def built(overlay: str) -> list[Document]:
     if kubectl is None:
         pytest.skip("no kubectl here to build overlays with")
     command = [kubectl, "kustomize", str(FOLDER / "overlays" / overlay)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     return strict.read_documents(done.stdout)
 

@@ -42,10 +42,10 @@ def _tokens(number: int) -> dict[str, str]:
 
 def test_a_torchrun_job_saves_on_the_warning_and_goes_on_in_the_queue(bed: Any, demo: Path) -> None:
     job = bed.submit(demo, "--nodes=2", TORCHRUN, *_settings("torchrun", 1))
-    job.wait_for_log("no checkpoint to resume from", 180)
+    job.wait_for_log("no checkpoint to resume from", 240)
     job.signal("USR1")
     job.start_again()
-    assert job.end(180) == ("COMPLETED", "0:0"), job.log
+    assert job.end(240) == ("COMPLETED", "0:0"), job.log
     assert "stopped on request" in job.log
     assert "start 2 of this job: goes on from its newest checkpoint" in job.log
     assert "resuming from step" in job.log
@@ -61,13 +61,13 @@ def test_a_torchrun_job_saves_on_the_warning_and_goes_on_in_the_queue(bed: Any, 
 
 def test_a_job_whose_starts_save_nothing_leaves_the_queue(bed: Any, demo: Path) -> None:
     job = bed.submit(demo, "--nodes=1", RAY, *_settings("idle", 1))
-    job.wait_for_log("slurm: ray on node1", 120)
+    job.wait_for_log("slurm: ray on node1", 240)
     job.signal("USR1")
-    job.wait_for_log(r"putting the job back in the queue \(so far 0 times\)", 60)
+    job.wait_for_log(r"putting the job back in the queue \(so far 0 times\)", 240)
     job.start_again()
-    job.wait_for_log("(?s)start 2 of this job: it has no checkpoint yet.*slurm: ray on node", 120)
+    job.wait_for_log("(?s)start 2 of this job: it has no checkpoint yet.*slurm: ray on node", 240)
     job.signal("USR1")
-    assert job.end(60) == ("FAILED", "75:0"), job.log
+    assert job.end(240) == ("FAILED", "75:0"), job.log
     assert "2 starts in a row have saved nothing new, so not put back in the queue" in job.log
     assert job.field("Restarts") == "1"
 
@@ -95,7 +95,7 @@ def test_two_ray_jobs_on_the_same_nodes_do_not_meet_and_one_goes_back_into_the_q
     stopped.wait_for_log("no checkpoint to resume from", 240)
     stopped.signal("USR1")
     stopped.start_again()
-    stopped.wait_for_log("start 2 of this job", 90)
+    stopped.wait_for_log("start 2 of this job", 240)
     # What the one took down was its own.
     assert lasting.end(240) == ("COMPLETED", "0:0"), lasting.log
     assert "has left the Ray cluster" not in lasting.log
@@ -131,7 +131,7 @@ def _check_that_a_token_is_wanted(bed: Any, port: int, folder: Path) -> None:
         env={**bed.environment, **environment},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 4
@@ -143,7 +143,7 @@ def test_a_wrong_configuration_ends_with_its_own_code_before_anything_starts(
     bed: Any, demo: Path, script: str
 ) -> None:
     job = bed.submit(demo, "--nodes=2", script, "configs/train.yaml", "--set", "training_plan.epochs=0")
-    assert job.end(90) == ("FAILED", "2:0")
+    assert job.end(240) == ("FAILED", "2:0")
     assert "training_plan.epochs" in job.log
     assert "slurm: " not in job.log
 
@@ -151,7 +151,7 @@ def test_a_wrong_configuration_ends_with_its_own_code_before_anything_starts(
 def test_a_rank_s_exit_code_becomes_the_job_s(bed: Any, demo: Path) -> None:
     where = "dataset.part.metadata_config_path=configs/none.json"
     job = bed.submit(demo, "--nodes=2", TORCHRUN, "configs/train.yaml", "--set", where)
-    assert job.end(180) == ("FAILED", "3:0"), job.log
+    assert job.end(240) == ("FAILED", "3:0"), job.log
     assert "configs/none.json" in job.log
     assert bed.processes() == {}
 
@@ -161,10 +161,10 @@ def test_more_processes_than_the_job_has_room_for(bed: Any, demo: Path) -> None:
     uneven = bed.submit(
         demo, "--nodes=2", TORCHRUN, "configs/train.yaml", "--set", "global_training.world_size=3"
     )
-    assert many.end(60) == ("FAILED", "4:0")
+    assert many.end(240) == ("FAILED", "4:0")
     assert "6 workers must run" in many.log
     assert "room for 4 (node1: 2 CPUs, 0 GPUs, node2: 2 CPUs, 0 GPUs)" in many.log
-    assert uneven.end(60) == ("FAILED", "2:0")
+    assert uneven.end(240) == ("FAILED", "2:0")
     assert "set a multiple of 2" in uneven.log
     assert "ray start" not in many.log
 
@@ -173,11 +173,11 @@ def test_a_node_that_cannot_be_reached_is_named(bed: Any, demo: Path) -> None:
     bed.set_link("node3", "down")
     try:
         job = bed.submit(demo, "--nodelist=node2,node3", "--nodes=2", RAY, *_settings("cut-off", 1))
-        job.wait_for_log("node node3 did not take its part: srun ended there", 60)
+        job.wait_for_log("node node3 did not take its part: srun ended there", 240)
     finally:
         # Slurm itself keeps the job until the node answers.
         bed.set_link("node3", "up")
-    assert job.end(60) == ("FAILED", "4:0")
+    assert job.end(240) == ("FAILED", "4:0")
     assert "node2 did not" not in job.log
 
 
@@ -187,5 +187,5 @@ def test_a_node_that_does_not_answer_is_named(bed: Any, demo: Path, tmp_path: Pa
     with bed.silenced("node3"):
         words = ["--nodelist=node2,node3", "--nodes=2", str(impatient), *_settings("silent", 1)]
         job = bed.submit(demo, *words)
-        job.wait_for_log(r"after 4 s srun has started nothing on node3 \(of node2, node3\)", 60)
-    assert job.end(60) == ("FAILED", "4:0")
+        job.wait_for_log(r"after 4 s srun has started nothing on node3 \(of node2, node3\)", 240)
+    assert job.end(240) == ("FAILED", "4:0")

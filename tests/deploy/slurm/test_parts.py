@@ -156,7 +156,7 @@ def test_a_warning_that_was_ignored_at_the_start_is_heard_and_ignored_by_no_chil
         "subprocess.run(['grep', 'SigIgn', '/proc/self/status'])\n"
     )
     words = ["bash", "-c", "trap '' USR1; exec \"$@\"", "bash", sys.executable, "-c", program]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=180, check=True)
     heard, ignored = done.stdout.splitlines()
     assert heard == "True"
     assert not int(ignored.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1
@@ -221,7 +221,7 @@ def test_job_folders_of_jobs_that_begin_and_end_at_the_same_time(tmp_path: Path)
         )
         for name in ("1-0", "2-0")
     ]
-    assert [(job.communicate(timeout=120)[1], job.returncode) for job in jobs] == [("", 0)] * 2
+    assert [(job.communicate(timeout=300)[1], job.returncode) for job in jobs] == [("", 0)] * 2
     assert not (tmp_path / "jobs").exists()
 
 
@@ -270,7 +270,7 @@ def test_one_exit_code_for_several_ranks(codes: list[int], code: int) -> None:
 
 def test_missing_nodes_are_named() -> None:
     words = [sys.executable, "-m", "sequifier_ray.launch.ray_nodes", "127.0.0.1:1", "1", "node1", "node2"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env={**os.environ})
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env={**os.environ})
     assert done.returncode == 4
     assert done.stderr.splitlines()[-1] == (
         "error: not in the Ray cluster at 127.0.0.1:1 after 1 s: node1, node2 (of node1, node2)"
