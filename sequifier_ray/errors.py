@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import ClassVar
 
+_PASSWORD = re.compile(r"://[^@:/\s]*:[^@\s]*@")
+
 
 class SequifierRayError(ValueError):
-    """Something the user can mend; the text says what is wrong and what to do."""
+    """Something the user can mend; the text says what is wrong and what to do, with passwords in addresses
+    masked."""
 
     exit_code: ClassVar[int] = 5
     everywhere: bool = False
     """Whether all ranks raise it alike, so that rank 0 alone need tell it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(_PASSWORD.sub("://***@", text))
 
     def on_every_rank(self) -> SequifierRayError:
         """The same error, marked as raised by all ranks."""

@@ -123,6 +123,11 @@ from sequifier_ray.errors import ConfigError
             "project_root: http://bucket/run",
             "project_root: found http://bucket/run; allowed: a folder",
         ),
+        (
+            "project_root: .",
+            "project_root: s3://AKIA1:secret@bucket/run",
+            "project_root: found s3://***@bucket/run: keys have no place in an address",
+        ),
         ("device: cpu", "device: [cpu", "train.yaml:4: not valid YAML: expected ',' or ']', but got ':'"),
         ("device: cpu", "device:\tcpu\n\tseed: 1", "train.yaml:3: not valid YAML: found character"),
         ("model:", "model: &m", ""),

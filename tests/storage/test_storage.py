@@ -281,7 +281,9 @@ def test_a_copy_whose_source_breaks_off_is_not_there(bucket: Any, monkeypatch: p
     broken = storage.open_file("s3://things/large")
     monkeypatch.undo()
     opened = storage.open_file
-    monkeypatch.setattr(storage, "open_file", lambda path: broken if "large" in path else opened(path))
+    monkeypatch.setattr(
+        "sequifier_ray.storage.files.open_file", lambda path: broken if "large" in path else opened(path)
+    )
     with pytest.raises(DataError, match=r"^cannot read s3://things/large: "):
         storage.copy_file("s3://things/large", "s3://things/copies/large")
     assert bucket.get_file_info("things/copies/large").type.name == "NotFound"
@@ -297,3 +299,56 @@ def test_what_was_not_written_whole_is_not_there(bucket: Any, tmp_path: Path) ->
         with pytest.raises(RuntimeError, match="midway"), storage.writing(path) as stream:
             write_half(stream)
         assert not storage.exists(path)
+
+
+def test_a_broken_rewrite_leaves_the_old_file_alone(bucket: Any, tmp_path: Path) -> None:
+    for path in ("s3://things/rewritten/a", str(tmp_path / "a")):
+        storage.write_atomic(path, "old")
+        with pytest.raises(RuntimeError, match="midway"), storage.writing(path) as stream:
+            write_half(stream)
+        assert storage.read_text(path) == "old"
+        with storage.writing(path) as stream:
+            stream.write(b"new")
+        assert storage.read_text(path) == "new"
+        assert storage.list_names(path.rpartition("/")[0]) == ["a"]
+
+
+def test_what_s3_does_not_copy_at_once_is_written_again(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sequifier_ray.storage.files._LARGEST_COPY_BYTES", 2)
+    for text in ("old", "new"):
+        storage.write_atomic("s3://things/larger/a", text)
+    assert storage.read_text("s3://things/larger/a") == "new"
+    assert storage.list_names("s3://things/larger") == ["a"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://AKIA1:secret@things/a",
+        "s3://AKIA1:sec/ret@things/a",
+        "s3://AKIA1@things/a",
+        "gs://user:secret@things/a",
+        "abfss://box:secret@account.dfs.core.windows.net/a",
+        "hdfs://user:secret@name-node:8020/a",
+    ],
+)
+def test_keys_have_no_place_in_an_address(address: str) -> None:
+    with pytest.raises(DataError) as caught:
+        storage.read_bytes(address)
+    text = str(caught.value)
+    assert "keys have no place in an address, which logs and results show; set AWS_ACCESS_KEY_ID" in text
+    assert "sec" not in text
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "gs://anonymous@things/a",
+        "abfss://box@account.dfs.core.windows.net/a",
+        "hdfs://name-node:8020/a",
+        "hdfs://user@name-node/a",
+        "s3://things/a:b@c",
+    ],
+)
+def test_what_looks_like_a_key_and_is_none(address: str) -> None:
+    assert storage.address_problem(address) is None

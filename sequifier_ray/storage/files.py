@@ -1,16 +1,11 @@
-"""Paths and file systems: plain paths and URIs (``s3://…``) behind one set of functions.
-
-Every function takes a path as text. What is read goes through ``pyarrow.fs``, imported on first use; local
-writes go through ``os``, for fsync and rename. All raise DataError, naming the path, where the file system
-refuses.
-"""
+"""Files and folders at any place. What is read goes through ``pyarrow.fs``, imported on first use; local
+writes go through ``os``, for fsync and rename."""
 
 from __future__ import annotations
 
 import errno
 import os
 import posixpath
-import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -18,126 +13,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from sequifier_ray.errors import DataError
+from sequifier_ray.storage.addresses import file_system, is_local, join
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
     from pyarrow.fs import FileSystem
 
-# Places that pyarrow reads and writes, besides plain paths.
-SCHEMES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs")
-# What says where they are, without being a secret.
-ENVIRONMENT = (
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_S3",
-    "AWS_REGION",
-    "AWS_DEFAULT_REGION",
-    "AWS_PROFILE",
-    "AWS_EC2_METADATA_DISABLED",
-    "CLOUD_STORAGE_EMULATOR_ENDPOINT",
-    "GOOGLE_CLOUD_PROJECT",
-    "AZURE_STORAGE_SERVICE_ENDPOINT",
-)
-_AZURE = ("AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SERVICE_ENDPOINT")
-_SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://")
-# What pyarrow would take from an address, behind "?"; any other "?" belongs to a name.
-_OPTION = re.compile(
-    r"(scheme|region|location|endpoint_override|project_id|retry_limit_seconds|tenant_id|client_id"
-    r"|client_secret|credential_kind|enable_tls|tls_\w+|allow_\w+|(blob|dfs)_storage_\w+)="
-)
 _CHUNK_BYTES = 8 << 20
+# What S3 copies at one request.
+_LARGEST_COPY_BYTES = 5 * 10**9
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
-def is_local(path: str) -> bool:
-    """True for a plain path or a ``file://`` URI."""
-    return path.startswith("file://") or not _SCHEME.match(path)
-
-
-def join(base: str, *parts: str) -> str:
-    """Parts under a base, normalized; an absolute part or URI replaces what stands before it.
-
-    >>> join("/project", "./data", "x.pt"), join("s3://bucket/run", "logs")
-    ('/project/data/x.pt', 's3://bucket/run/logs')
-    """
-    for part in parts:
-        base = part if _SCHEME.match(part) else posixpath.join(base, part)
-    scheme, separator, rest = base.partition("://")
-    return scheme + separator + posixpath.normpath(rest) if separator else posixpath.normpath(base)
-
-
-def file_system(path: str) -> tuple[FileSystem, str]:
-    """The file system of a path, and the path inside it."""
-    from pyarrow import ArrowInvalid
-    from pyarrow.fs import FileSystem, LocalFileSystem
-
-    if "\0" in path:
-        raise DataError(f"{path!r} holds a null character, which no name of a file may; take it out")
-    if is_local(path):
-        inner = unquote(path.removeprefix("file://")) if path.startswith("file://") else path
-        return LocalFileSystem(), os.path.abspath(inner)  # links stay as they are
-    if problem := address_problem(path):
-        raise DataError(f"{path}: {problem}")
-    scheme, _, rest = path.partition("://")
-    authority, _, key = rest.partition("/")
-    try:
-        # Without the key: pyarrow would decode it, although every character of it is just a character.
-        if scheme in ("abfs", "abfss") and any(os.environ.get(name) for name in _AZURE):
-            system, start = _azure(authority)
-        else:
-            # Google's program would try for a quarter of an hour where a key or the network is missing.
-            patience = "?retry_limit_seconds=30" if scheme in ("gs", "gcs") else ""
-            system, start = FileSystem.from_uri(f"{scheme}://{authority}{patience}")
-    except (ArrowInvalid, OSError, ValueError) as error:
-        raise DataError(
-            f"{path}: no file system for this address ({error}); name a folder or s3://…"
-        ) from error
-    root = "/" if scheme == "hdfs" else ""
-    return system, root + "/".join(filter(None, (start.strip("/"), *key.split("/"))))
-
-
-def _azure(authority: str) -> tuple[FileSystem, str]:
-    """Azure by a key, a SAS token or another endpoint, and the container that the address names.
-
-    pyarrow itself takes none of them from the environment; the variables are those of Azure's command line.
-    """
-    from pyarrow.fs import AzureFileSystem
-
-    key, token, endpoint = (os.environ.get(name) or None for name in _AZURE)
-    container, _, host = authority.rpartition("@")
-    account, _, domain = host.partition(".")
-    domain = domain.removeprefix("dfs.").removeprefix("blob.") or "core.windows.net"
-    where = {f"{service}_storage_authority": f".{service}.{domain}" for service in ("blob", "dfs")}
-    if endpoint:
-        scheme, _, rest = endpoint.partition("://")
-        for service in ("blob", "dfs"):
-            where[f"{service}_storage_scheme"] = scheme
-            where[f"{service}_storage_authority"] = rest.partition("/")[0]
-    return AzureFileSystem(account, account_key=key, sas_token=None if key else token, **where), container
-
-
-def address_problem(path: str) -> str | None:
-    """What keeps an address from naming one place; None for one that does, and for paths.
-
-    Options behind a "?" would end up in the middle of every path below it.
-    """
-    if is_local(path):
-        return None
-    authority = path.partition("://")[2].partition("/")[0]
-    if not authority and not path.startswith("hdfs://"):
-        return "no bucket is named; put one behind the ://"
-    options = path.partition("?")[2].split("&")
-    if all(map(_OPTION.match, options)):
-        return (
-            f'options ("?{"&".join(options)}") have no place in an address; set AWS_ENDPOINT_URL and '
-            "AWS_REGION (Azure: AZURE_STORAGE_KEY) in the environment instead"
-        )
-    if "#" in authority or "?" in authority:
-        return f'"{authority}" is not the name of a bucket; take out "#" and "?", or put a "/" before them'
-    return None
 
 
 def exists(path: str) -> bool:
@@ -187,23 +76,42 @@ def open_file(path: str) -> NativeFile:
 
 @contextmanager
 def writing(path: str) -> Iterator[NativeFile]:
-    """A new file at any place, there once the context ends well and gone if it ends with an exception.
+    """A new file at any place, there once the context ends well; if it ends with an exception, what was there
+    before stays.
 
-    pyarrow completes an upload when its stream is closed or forgotten, and cannot give one up.
+    pyarrow completes an upload when its stream is closed or forgotten, and cannot give one up: a file that
+    is there already is written beside it first.
     """
     system, inner = file_system(path)
     with _reporting("write", path):
-        stream = system.open_output_stream(inner)
+        is_there = system.get_file_info(inner).is_file
+        target = f"{inner}.{secrets.token_hex(4)}.partial" if is_there else inner
+        stream = system.open_output_stream(target)
     try:
         yield stream
+        with _reporting("write", path):
+            stream.close()
+            if is_there:
+                _replace(system, target, inner)
     except BaseException:
         with suppress(OSError):
             stream.close()
         with suppress(OSError):
-            system.delete_file(inner)
+            system.delete_file(target)
         raise
-    with _reporting("write", path):
-        stream.close()
+
+
+def _replace(system: FileSystem, source: str, target: str) -> None:
+    """Give a file the name of another, which goes; on failure both stay. A store copies it by itself."""
+    if system.type_name == "local":
+        system.move(source, target)
+        return
+    if system.get_file_info(source).size <= _LARGEST_COPY_BYTES:
+        system.copy_file(source, target)
+    else:
+        with system.open_input_stream(source) as reading, system.open_output_stream(target) as stream:
+            shutil.copyfileobj(reading, stream, _CHUNK_BYTES)
+    system.delete_file(source)
 
 
 def modified_ns(path: str) -> int:
