@@ -43,17 +43,17 @@ def telling(action: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except AuthenticationError as error:
-        text = f"cannot {action} ({_reason(error.message)}); check {_TOKEN_REMEDY}"
+        text = f"cannot {action} ({first_line(error.message)}); check {_TOKEN_REMEDY}"
         raise ClusterError(text) from error
     except (KeyError, TypeError, JSONDecodeError) as error:
         raise ClusterError(f"cannot {action} (the answer is not one of Ray's dashboard); {remedy}") from error
     except (RuntimeError, ValueError, OSError, RayError) as error:
         raise ClusterError(
-            f"cannot {action} ({_reason(str(error)) or type(error).__name__}); {remedy}"
+            f"cannot {action} ({first_line(str(error)) or type(error).__name__}); {remedy}"
         ) from error
 
 
-def _reason(text: str) -> str:
+def first_line(text: str) -> str:
     """The first line of a message; of one with a traceback the last, which names the error."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" .")]
     if not lines:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sequifier_ray import storage
 from sequifier_ray.errors import ClusterError, ConfigError
 from sequifier_ray.launch.job_files import Command, write_files
-from sequifier_ray.launch.job_service import connect, telling
+from sequifier_ray.launch.job_service import connect, first_line, telling
 from sequifier_ray.launch.signals import EXIT_INTERRUPTED, EXIT_STOPPED, StopSignals
 
 if TYPE_CHECKING:
@@ -134,4 +134,11 @@ def _exit_code(status: Any, log: str) -> int:
         return EXIT_STOPPED if _STOPPED_LINE in log else EXIT_INTERRUPTED
     if status.status == "SUCCEEDED":
         return 0
-    raise ClusterError(f"the job failed before it began: {(status.message or 'no message').strip()}")
+    message = (status.message or "no message").strip()
+    if not log.strip():
+        raise ClusterError(f"the job failed before it began: {message}")
+    raise ClusterError(
+        f"the cluster lost the job, which had begun ({first_line(message)}); see the dashboard for what became of its "
+        "node, and submit it again: a training goes on from its newest checkpoint with `--set "
+        "global_training.resume.policy=if_exists`"
+    )

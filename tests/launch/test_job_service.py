@@ -199,6 +199,29 @@ def test_rays_variable_is_named_and_the_option_wins_over_it(
     assert submitted()[0] == 0
 
 
+def test_a_password_in_the_address_is_not_shown(submitted: Submitted) -> None:
+    for address in ("http://user:secret@127.0.0.1:1", "ray://user:secret@127.0.0.1:1"):
+        code, out, err = submitted(address=address)
+        assert code in (2, 4)
+        assert "127.0.0.1" in err
+        assert "secret" not in out + err
+
+
+def test_a_job_that_is_lost_before_and_after_it_began(submitted: Submitted, dashboard: Dashboard) -> None:
+    message = "Unexpected error: the actor died.\n\tclass_name: JobSupervisor\n\tactor_id: 1"
+    dashboard.end = {"status": "FAILED", "driver_exit_code": None, "message": message}
+    code, _, err = submitted()
+    assert code == 4
+    assert err.startswith(
+        "error: the cluster lost the job, which had begun (Unexpected error: the actor died.)"
+    )
+    assert "submit it again: a training goes on from its newest checkpoint with `--set global_training" in err
+    dashboard.answers["logs"] = lambda: (200, {"logs": ""})
+    code, _, err = submitted()
+    assert code == 4
+    assert err.startswith("error: the job failed before it began: Unexpected error: the actor died.")
+
+
 def test_a_web_server_that_is_not_rays(submitted: Submitted, dashboard: Dashboard) -> None:
     for answer in ("<html>", {"hello": 1}):
         dashboard.answers["version"] = lambda answer=answer: (200, answer)  # type: ignore[misc]
