@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +49,33 @@ def s3_server(environment: pytest.MonkeyPatch, bucket: str, log: Path | None = N
     finally:
         server.terminate()
         server.wait()
+
+
+class Relay(threading.Thread):
+    """A way to the store over which answers break off after so many bytes."""
+
+    def __init__(self, port: int, limit_bytes: int) -> None:
+        super().__init__(daemon=True)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._target = port
+        self._left_bytes = limit_bytes
+
+    def run(self) -> None:
+        while True:
+            near = self._listener.accept()[0]
+            far = socket.create_connection(("127.0.0.1", self._target))
+            for pair in ((near, far, False), (far, near, True)):
+                threading.Thread(target=self._pump, args=pair, daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+        with suppress(OSError):
+            while block := source.recv(65536):
+                if is_answer:
+                    self._left_bytes -= len(block)
+                    if self._left_bytes < 0:
+                        break
+                target.sendall(block)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

@@ -5,19 +5,26 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import secrets
-import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from sequifier_ray import storage
 from sequifier_ray.errors import ConfigError, DataError
 from sequifier_ray.own_folder import make_own_folder, own_folder
 
+if TYPE_CHECKING:
+    from pyarrow import NativeFile
+
 _CHUNK_BYTES = 8 << 20
+# Names that we give; whatever else lies in the folder is somebody else's.
+_KEPT = re.compile(r"[0-9a-f]{32}")
+_FETCHED = re.compile(r"[0-9a-f]{32}\.[0-9a-f]{16}\.part")
 
 
 def _own_shards() -> str:
@@ -53,15 +60,19 @@ class NodeCache:
         self._make_folder()
         with _lock_file(place) as lock:
             while True:
-                fcntl.flock(lock, fcntl.LOCK_SH)
+                self._hold(lock, fcntl.LOCK_SH)
                 if _bytes_of(place) == n_bytes:
                     break
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._hold(lock, fcntl.LOCK_EX)
                 if _bytes_of(place) != n_bytes:  # not there, or cut off by a crash
                     self._fetch(address, n_bytes, place)
             with _naming_the_option(self.folder):
                 os.utime(place)
             yield str(place)
+
+    def _hold(self, lock: IO[bytes], how: int) -> None:
+        with _naming_the_option(self.folder):  # some file systems have no locks
+            fcntl.flock(lock, how)
 
     def _make_folder(self) -> None:
         folder = Path(self.folder)
@@ -77,16 +88,10 @@ class NodeCache:
                 f"{address} takes ({n_bytes / 1e9:g}); set at least {2 * n_bytes / 1e9:g}"
             )
         with self._reserved(n_bytes, place) as target:
-            try:
-                with storage.open_file(address) as source:
-                    shutil.copyfileobj(source, target, _CHUNK_BYTES)
-                target.flush()
-                os.fsync(target.fileno())
-            except OSError as error:
-                raise DataError(
-                    f"{address} could not be fetched to {place.parent} ({error}); free space there, or set "
-                    "global_training.shard_cache_path and shard_cache_gigabytes"
-                ) from error
+            with storage.open_file(address) as source:
+                while block := _read(source, address):
+                    _write(target, block, address)
+            _write(target, b"", address, and_sync=True)
             if target.tell() != n_bytes:
                 raise DataError(f"{address} came with {target.tell()} bytes instead of {n_bytes}; run again")
             Path(target.name).replace(place)
@@ -112,17 +117,19 @@ class NodeCache:
 
     def _make_room(self, n_bytes: int) -> None:
         """Give up what killed processes left, and the files used longest ago until ``n_bytes`` more fit;
-        those being fetched or opened stay."""
+        those being fetched or opened stay, and so does what is not ours."""
         kept = []
         excess = n_bytes - self.max_bytes
         for path in Path(self.folder).iterdir():
             with suppress(FileNotFoundError):  # another process has given it up or renamed it meanwhile
                 found = path.lstat()
-                if path.suffix == ".part" and _is_unlocked(path):
+                if not stat.S_ISREG(found.st_mode):
+                    continue
+                if _FETCHED.fullmatch(path.name) and _is_unlocked(path):
                     path.unlink()
-                elif path.suffix == ".part":
+                elif _FETCHED.fullmatch(path.name):
                     excess += found.st_size
-                elif not path.suffix:
+                elif _KEPT.fullmatch(path.name):
                     kept.append((found.st_mtime_ns, found.st_size, path))
                     excess += found.st_size
         for _, size, path in sorted(kept):
@@ -135,6 +142,27 @@ class NodeCache:
                     continue
                 path.unlink(missing_ok=True)
             excess -= size
+
+
+def _read(source: NativeFile, address: str) -> bytes:
+    try:
+        return bytes(source.read(_CHUNK_BYTES))
+    except OSError as error:
+        raise DataError(f"{address} could not be read to its end ({error}); run again") from error
+
+
+def _write(target: IO[bytes], block: bytes, address: str, and_sync: bool = False) -> None:
+    try:
+        target.write(block)
+        if and_sync:
+            target.flush()
+            os.fsync(target.fileno())
+    except OSError as error:
+        folder = os.path.dirname(target.name)
+        raise DataError(
+            f"{address} could not be fetched to {folder} ({error.strerror}); free space there, or set "
+            "global_training.shard_cache_path and shard_cache_gigabytes"
+        ) from error
 
 
 def _bytes_of(place: Path) -> int | None:

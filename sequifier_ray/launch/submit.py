@@ -138,7 +138,7 @@ def _exit_code(status: Any, log: str) -> int:
     if not log.strip():
         raise ClusterError(f"the job failed before it began: {message}")
     raise ClusterError(
-        f"the cluster lost the job, which had begun ({first_line(message)}); see the dashboard for what became of its "
-        "node, and submit it again: a training goes on from its newest checkpoint with `--set "
+        f"the cluster lost the job, which had begun ({first_line(message)}); see the dashboard for what "
+        "became of its node, and submit it again: a training goes on from its newest checkpoint with `--set "
         "global_training.resume.policy=if_exists`"
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from s3 import s3_server
+from s3 import Relay, s3_server
 
 from sequifier_ray import storage
 from sequifier_ray.data.node_cache import NodeCache
@@ -97,6 +97,27 @@ def test_a_full_disk_is_said(log: Path, tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", blocked], check=True)
 
 
+def test_a_store_that_breaks_off_is_not_the_disks_fault(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = put("breaks", bytes(20 << 20))
+    relay = Relay(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2]), 10 << 20)
+    relay.start()
+    broken = f"http://127.0.0.1:{relay.port}"
+    opened = storage.open_file
+
+    def open_through_relay(path: str) -> object:
+        with monkeypatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", broken)
+            return opened(path)
+
+    monkeypatch.setattr(storage, "open_file", open_through_relay)
+    message = r"^s3://shards/breaks could not be read to its end \(.*\); run again$"
+    with pytest.raises(DataError, match=message), NodeCache(str(tmp_path), 10**9).opened(address, 20 << 20):
+        pass
+    assert not files(tmp_path)
+
+
 def test_files_on_a_file_system_are_read_where_they_are(tmp_path: Path) -> None:
     (tmp_path / "here").write_bytes(b"1")
     with NodeCache(str(tmp_path / "cache"), 1).opened(str(tmp_path / "here"), 1) as path:
@@ -115,17 +136,34 @@ def test_a_file_that_was_cut_off_is_fetched_again(log: Path, tmp_path: Path) -> 
 
 def test_what_killed_fetches_left_goes_and_those_under_way_count(log: Path, tmp_path: Path) -> None:
     cache = NodeCache(str(tmp_path), 2500)
-    (tmp_path / "killed.part").write_bytes(b"1" * 1000)
+    killed, begun = (tmp_path / f"{i * 32}.{i * 16}.part" for i in "ab")
+    killed.write_bytes(b"1" * 1000)
     with cache.opened(put("first", b"1" * 1000), 1000):
         pass
-    assert not (tmp_path / "killed.part").exists()
-    with (tmp_path / "under-way.part").open("wb") as under_way:
+    assert not killed.exists()
+    with begun.open("wb") as under_way:
         fcntl.flock(under_way, fcntl.LOCK_EX)
         under_way.truncate(1000)
         with cache.opened(put("second", b"2" * 1000), 1000):
             pass
-        assert (tmp_path / "under-way.part").exists()
+        assert begun.exists()
     assert [path.read_bytes()[:1] for path in files(tmp_path)] == [b"2"]
+
+
+def test_what_others_keep_in_the_folder_stays(log: Path, tmp_path: Path) -> None:
+    others = [tmp_path / name for name in ("Makefile", "download.part", "notes.txt", "cafe", ".hidden")]
+    for path in others:
+        path.write_bytes(b"1" * 10_000)
+    folders = [tmp_path / "results", tmp_path / ("c" * 32)]
+    for folder in folders:
+        folder.mkdir()
+    cache = NodeCache(str(tmp_path), 1500)
+    for name in ("one", "two"):
+        with cache.opened(put(name, b"1" * 1000), 1000):
+            pass
+    assert all(path.read_bytes() == b"1" * 10_000 for path in others)
+    assert all(folder.is_dir() for folder in folders)
+    assert len([path for path in tmp_path.iterdir() if len(path.name) == 32 and path.is_file()]) == 1
 
 
 def test_fetches_beside_each_other_keep_the_bound(log: Path, tmp_path: Path) -> None:

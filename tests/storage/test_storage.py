@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
-from s3 import s3_server
+from s3 import Relay, s3_server
 
 from sequifier_ray import storage
 from sequifier_ray.errors import DataError
@@ -240,36 +240,6 @@ def test_azure_by_endpoint_and_token(monkeypatch: pytest.MonkeyPatch) -> None:
 def _look(address: str) -> None:
     with contextlib.suppress(DataError):
         storage.exists(address)
-
-
-class Relay(threading.Thread):
-    """A way to the store over which answers break off after so many bytes."""
-
-    def __init__(self, port: int, limit_bytes: int) -> None:
-        super().__init__(daemon=True)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._target = port
-        self._left_bytes = limit_bytes
-
-    def run(self) -> None:
-        while True:
-            near = self._listener.accept()[0]
-            far = socket.create_connection(("127.0.0.1", self._target))
-            for pair in ((near, far, False), (far, near, True)):
-                threading.Thread(target=self._pump, args=pair, daemon=True).start()
-
-    def _pump(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
-        with contextlib.suppress(OSError):
-            while block := source.recv(65536):
-                if is_answer:
-                    self._left_bytes -= len(block)
-                    if self._left_bytes < 0:
-                        break
-                target.sendall(block)
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_copy_whose_source_breaks_off_is_not_there(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
