@@ -11,20 +11,20 @@ is renamed as a whole before it is deleted: half deleted it would say something 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sequifier_ray import storage
 from sequifier_ray.data.metadata import DATASET_FORMAT, SPLIT_FORMAT, metadata_path
 from sequifier_ray.errors import DataError, SequifierRayError
+from sequifier_ray.preprocess.lock import holding
 
 DESCRIPTION = "description.json"
 METADATA_ENDING = ".metadata.json"
@@ -171,31 +171,17 @@ def exclusive(outputs: Outputs) -> Iterator[None]:
     Raises DataError if another run has it, or if the folder cannot be written to.
     """
     path = outputs.data_folder / f".{outputs.name}-preprocess.lock"
-    try:
-        outputs.data_folder.mkdir(parents=True, exist_ok=True)
-        handle = open(path, "w")  # noqa: SIM115 - closed below, after the lock's name is gone
-    except OSError as error:
-        raise _write_error(outputs, error) from error
-    with handle:
-        if not _has_lock(handle, path):
-            raise DataError(
-                f"another preprocess run of {outputs.data_folder / outputs.name} is under way; wait for "
-                "its end, or give "
-                "this one another project_root"
-            )
+    taken = (
+        f"another preprocess run of {outputs.data_folder / outputs.name} is under way; wait for its end, or "
+        "give this one another project_root"
+    )
+    with ExitStack() as stack:
         try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def _has_lock(handle: IO[str], path: Path) -> bool:
-    """Whether this process now holds the file that bears the name, not one removed meanwhile."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.fstat(handle.fileno()).st_ino == path.stat().st_ino
-    except (BlockingIOError, FileNotFoundError):
-        return False
+            outputs.data_folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(holding(path, taken))
+        except OSError as error:
+            raise _write_error(outputs, error) from error
+        yield
 
 
 @contextmanager
