@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from sequifier_ray.config.base import INTEGER_BOUND, Count, NonNegative, Section, Text
+from sequifier_ray.config.base import INTEGER_BOUND, Count, NonNegative, Problem, Section, Text, require
+from sequifier_ray.config.resources import SMALLEST_AMOUNT
 
 
 class RayConfig(Section):
@@ -23,6 +24,22 @@ class RayConfig(Section):
         description="Ray resources of one worker by name, on top of `{CPU: 1}` or, with `device: cuda`, "
         "`{CPU: 1, GPU: 1}`.",
     )
+
+    @field_validator("resources_per_worker")
+    @classmethod
+    def _as_ray_takes_them(cls, value: dict[str, float]) -> dict[str, float]:
+        """Ray itself would say so once the cluster is held."""
+        problems = [
+            Problem(name, f"found {amount:g}; allowed: 0, or at least {SMALLEST_AMOUNT:g}")
+            for name, amount in value.items()
+            if 0 < amount < SMALLEST_AMOUNT
+        ]
+        gpus = value.get("GPU", 0)
+        if gpus > 1 and gpus % 1:
+            problems.append(Problem("GPU", f"found {gpus:g}; allowed: up to 1, or a whole number"))
+        require(problems)
+        return value
+
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
         default="PACK", description="How Ray places workers on nodes."
     )

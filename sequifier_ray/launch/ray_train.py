@@ -11,6 +11,7 @@ import uuid
 from typing import Any
 
 from sequifier_ray import storage
+from sequifier_ray.config.resources import in_steps, worker_needs
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.errors import ClusterError, TrainingError
 from sequifier_ray.launch.console import Console
@@ -70,15 +71,10 @@ def run(config: TrainConfig, console: Console, address: str | None) -> dict[str,
             return signals.mark(_follow(config, hub, thread, outcome, signals, console))
 
 
-def _per_worker(config: TrainConfig) -> dict[str, float]:
-    default = {"CPU": 1.0, "GPU": 1.0} if config.device == "cuda" else {"CPU": 1.0}
-    return {**default, **config.ray.resources_per_worker}
-
-
 def _needed(config: TrainConfig) -> dict[str, float]:
     """What the smallest world that may run needs in all."""
     n_workers = config.ray.min_world_size or config.global_training.world_size
-    return {name: amount * n_workers for name, amount in _per_worker(config).items()}
+    return {name: amount * n_workers for name, amount in worker_needs(config).items()}
 
 
 def _open_hub() -> Any:
@@ -115,7 +111,7 @@ def _missing(config: TrainConfig) -> str:
     return ", ".join(
         f"{amount:g} {name} (there: {there.get(name, 0):g})"
         for name, amount in _needed(config).items()
-        if amount > there.get(name, 0)
+        if in_steps(amount) > in_steps(there.get(name, 0))
     )
 
 
@@ -138,7 +134,7 @@ def _trainer(config: TrainConfig, parcel: dict[str, Any]) -> Any:
 
     # Train V2 puts other classes under these names than the type stubs of V1 say.
     train: Any = ray.train
-    per_worker = _per_worker(config)
+    per_worker = worker_needs(config)
     n_workers = config.global_training.world_size
     smallest = config.ray.min_world_size
     variables = {name: os.environ[name] for name in storage.ENVIRONMENT if name in os.environ}

@@ -128,6 +128,16 @@ from sequifier_ray.errors import ConfigError
             "project_root: s3://AKIA1:secret@bucket/run",
             "project_root: found s3://***@bucket/run: keys have no place in an address",
         ),
+        (
+            "project_root: .",
+            "ray: {resources_per_worker: {CPU: 0.00001}}\nproject_root: .",
+            "ray.resources_per_worker.CPU: found 1e-05; allowed: 0, or at least 0.0001",
+        ),
+        (
+            "project_root: .",
+            "ray: {resources_per_worker: {GPU: 1.5}}\nproject_root: .",
+            "ray.resources_per_worker.GPU: found 1.5; allowed: up to 1, or a whole number",
+        ),
         ("device: cpu", "device: [cpu", "train.yaml:4: not valid YAML: expected ',' or ']', but got ':'"),
         ("device: cpu", "device:\tcpu\n\tseed: 1", "train.yaml:3: not valid YAML: found character"),
         ("model:", "model: &m", ""),

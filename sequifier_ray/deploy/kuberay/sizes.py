@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 
 from sequifier_ray import storage
 from sequifier_ray.config.positions import read_yaml
+from sequifier_ray.config.resources import STEPS_PER_UNIT, in_steps, worker_needs, workers_fitting
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.deploy.kuberay.manifests import PROJECT_FOLDER, Deployment
 from sequifier_ray.deploy.kuberay.words import (
@@ -18,6 +19,7 @@ from sequifier_ray.deploy.kuberay.words import (
     check_name,
     check_object_name,
     check_quantity,
+    mebibytes,
 )
 from sequifier_ray.errors import ConfigError
 
@@ -74,7 +76,7 @@ def plan(config: TrainConfig, config_path: str, wishes: Wishes, ray_version: str
             f"global_training.world_size {config.global_training.world_size}, which is no multiple of it; "
             "change one of the two"
         )
-    per_process = _MEMORY_GI_PER_GPU if wishes.gpus_per_worker else _MEMORY_GI_PER_CPU_PROCESS
+    _check_placement(config, config_path, processes, pods)
     return Deployment(
         name=wishes.name,
         image=wishes.image,
@@ -82,7 +84,7 @@ def plan(config: TrainConfig, config_path: str, wishes: Wishes, ray_version: str
         config_path=storage.join(config_path),
         pods=pods,
         cpus=cpus,
-        memory=wishes.memory_per_worker or f"{per_process * processes}Gi",
+        memory=_memory(config, config_path, wishes, processes),
         gpus=wishes.gpus_per_worker,
         storage=wishes.storage,
         storage_class=wishes.storage_class,
@@ -150,22 +152,26 @@ def _check_config(config: TrainConfig, config_path: str) -> None:
 
 def _pod_size(config: TrainConfig, config_path: str, wishes: Wishes) -> tuple[int, int]:
     """Processes in a worker pod, as Ray will place them, and the pod's CPUs."""
-    cpus = config.ray.resources_per_worker.get("CPU") or 1.0
+    needs, world_size = worker_needs(config), config.global_training.world_size
+    cpus = needs["CPU"] or 1.0
     if config.device == "cuda":
-        processes = _processes_on_gpus(config, config_path, wishes.gpus_per_worker)
-        pod_cpus = wishes.cpus_per_worker or max(math.ceil(cpus), _CPUS_PER_GPU) * processes
+        processes = _processes_on_gpus(needs["GPU"], config_path, wishes.gpus_per_worker, world_size)
+        pod_cpus = wishes.cpus_per_worker or max(_whole(cpus), _CPUS_PER_GPU) * processes
     elif wishes.gpus_per_worker:
         raise ConfigError(
             f"--gpus-per-worker: found {wishes.gpus_per_worker}, and {config_path} has device: cpu, which "
             "leaves GPUs idle; give 0, or set device: cuda and backend: nccl"
         )
     else:
-        pod_cpus = wishes.cpus_per_worker or math.ceil(cpus)
-        processes = max(1, int(min(pod_cpus // cpus, config.global_training.world_size)))
-    if pod_cpus < processes * cpus:
+        together = world_size if config.ray.placement_strategy == "STRICT_PACK" else 1
+        pod_cpus = wishes.cpus_per_worker or _whole(together * cpus)
+        processes = max(1, min(workers_fitting({"CPU": cpus}, {"CPU": pod_cpus}) or 1, world_size))
+        if config.ray.placement_strategy == "STRICT_SPREAD":
+            processes = 1
+    if in_steps(pod_cpus) < processes * in_steps(cpus):
         raise ConfigError(
             f"--cpus-per-worker: found {pod_cpus}, and a pod's processes ({processes}) take {cpus:g} each "
-            f"({config_path}: ray.resources_per_worker); allowed: at least {math.ceil(processes * cpus)}"
+            f"({config_path}: ray.resources_per_worker); allowed: at least {_whole(processes * cpus)}"
         )
     if pod_cpus > MOST_CPUS:
         raise ConfigError(
@@ -175,12 +181,62 @@ def _pod_size(config: TrainConfig, config_path: str, wishes: Wishes) -> tuple[in
     return processes, pod_cpus
 
 
-def _processes_on_gpus(config: TrainConfig, config_path: str, gpus: int) -> int:
-    each = config.ray.resources_per_worker.get("GPU", 1.0)
-    processes = int(min(gpus // each, config.global_training.world_size)) if each else 0
-    if processes < 1 or processes * each != gpus:
+def _whole(amount: float) -> int:
+    """The least whole number that Ray counts as enough."""
+    return -(-in_steps(amount) // STEPS_PER_UNIT)
+
+
+def _processes_on_gpus(each: float, config_path: str, gpus: int, world_size: int) -> int:
+    if each >= 1:
+        processes = min(gpus // int(each), world_size)
+        used, allowed = processes * int(each), f"a multiple of {each:g}, at least {each:g}"
+    else:
+        a_gpu = STEPS_PER_UNIT // in_steps(each) if each else 0
+        processes = min(gpus * a_gpu, world_size)
+        most = -(-world_size // a_gpu) if a_gpu else 0
+        used = -(-processes // a_gpu) if a_gpu else 0
+        allowed = f"from 1 to {most}" if most else "ray.resources_per_worker with GPU above 0"
+    if processes < 1 or used != gpus:
         raise ConfigError(
             f"--gpus-per-worker: found {gpus}, and {config_path} has device: cuda with {each:g} GPU a "
-            f"process; allowed: a multiple of {each:g}, at least {math.ceil(each)}"
+            f"process; allowed: {allowed}"
         )
     return processes
+
+
+def _check_placement(config: TrainConfig, config_path: str, processes: int, pods: int) -> None:
+    """Refuse what pods of this size can never hold, which a job would wait for until its deadline."""
+    strategy = config.ray.placement_strategy
+    texts = [
+        f"ray.resources_per_worker: found {name}, which worker pods do not offer; allowed: CPU, GPU, memory"
+        for name, amount in config.ray.resources_per_worker.items()
+        if amount and name not in ("CPU", "GPU", "memory") and not name.startswith("accelerator_type:")
+    ]
+    if strategy == "STRICT_SPREAD" and processes > 1:
+        texts.append(
+            f"ray.placement_strategy: found STRICT_SPREAD, and a worker pod holds {processes} processes, "
+            "which it wants on pods of their own; give a pod the GPUs of one process with "
+            "--gpus-per-worker, or set SPREAD"
+        )
+    if strategy == "STRICT_PACK" and pods > 1:
+        texts.append(
+            f"ray.placement_strategy: found STRICT_PACK, and the processes need {pods} worker pods, where it "
+            "wants them on one; give larger pods with --gpus-per-worker or --cpus-per-worker, or set PACK"
+        )
+    if texts:
+        raise ConfigError("\n".join(f"{config_path}: {text}" for text in texts))
+
+
+def _memory(config: TrainConfig, config_path: str, wishes: Wishes, processes: int) -> str:
+    """A pod's memory, in which the bytes fit that Ray is to keep for each process."""
+    kept_mi = math.ceil(processes * config.ray.resources_per_worker.get("memory", 0.0) / (1 << 20))
+    if wishes.memory_per_worker is None:
+        each = _MEMORY_GI_PER_GPU if wishes.gpus_per_worker else _MEMORY_GI_PER_CPU_PROCESS
+        return f"{max(each * processes, math.ceil(kept_mi / 1024))}Gi"
+    if mebibytes(wishes.memory_per_worker) < kept_mi:
+        raise ConfigError(
+            f"--memory-per-worker: found {wishes.memory_per_worker}, and Ray is to keep {kept_mi}Mi for a "
+            f"pod's processes ({processes}; {config_path}: ray.resources_per_worker.memory, in bytes); "
+            f"allowed: at least {kept_mi}Mi"
+        )
+    return wishes.memory_per_worker

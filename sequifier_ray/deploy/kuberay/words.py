@@ -51,7 +51,7 @@ def check_quantity(option: str, quantity: str, least: str) -> None:
         raise ConfigError(
             f'{option}: found "{quantity}"; allowed: a whole number with Mi, Gi or Ti, as in 16Gi'
         )
-    if not _mebibytes(least) <= _mebibytes(quantity) <= _mebibytes(_MOST):
+    if not mebibytes(least) <= mebibytes(quantity) <= mebibytes(_MOST):
         raise ConfigError(f"{option}: found {quantity}; allowed: from {least} to {_MOST}")
 
 
@@ -83,5 +83,6 @@ def check_image(image: str, ray_version: str) -> None:
         )
 
 
-def _mebibytes(quantity: str) -> int:
+def mebibytes(quantity: str) -> int:
+    """A quantity that ``check_quantity`` lets pass, as a number."""
     return int(quantity[:-2]) * _MEBI[quantity[-2:]]

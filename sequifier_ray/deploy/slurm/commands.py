@@ -53,8 +53,9 @@ def render(
         memory=mem,
         partition=partition,
         account=account,
+        config_path=config_path,
     )
-    print(script(wishes, config), end="")
+    print(script(wishes, config, lambda text: print(f"warning: {text}", file=sys.stderr)), end="")
     return 0
 
 

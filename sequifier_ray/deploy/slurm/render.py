@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from sequifier_ray.config.resources import STEPS_PER_UNIT, in_steps, worker_needs
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.deploy.slurm.sizes import NodeSize, check_room, processes_per_node, room
 from sequifier_ray.errors import ConfigError
@@ -19,6 +21,8 @@ _MEMORY = re.compile(r"([0-9]{1,12})([KMGT]?)")
 _KIBI = {"K": 1, "M": 1 << 10, "": 1 << 10, "G": 1 << 20, "T": 1 << 30}
 # More than any machine or cluster has.
 _MOST_NODES, _MOST_CPUS, _MOST_GPUS, _MOST_TERABYTES = 10_000, 4096, 64, 1024
+# So that only GPUs count.
+_ENOUGH_CPUS = 10**12
 # The warning comes two minutes before the limit, and a training needs some to start and to get on.
 _SHORTEST_MIN, _LONGEST_MIN = 10, 365 * 24 * 60
 
@@ -74,10 +78,12 @@ class Wishes:
     memory: str | None = None
     partition: str | None = None
     account: str | None = None
+    config_path: str | None = None
 
 
-def render(wishes: Wishes, config: TrainConfig | None) -> str:
+def render(wishes: Wishes, config: TrainConfig | None, warn: Callable[[str], None]) -> str:
     """The script; the configuration's world_size is held against nodes × GPUs, or CPUs where there are none.
+    ``warn`` hears of GPUs that stay idle.
 
     Raises:
         ConfigError: a wish that sbatch would not take, or that does not agree with the configuration.
@@ -85,8 +91,8 @@ def render(wishes: Wishes, config: TrainConfig | None) -> str:
     """
     _check_words(wishes)
     cpus = _cpus(wishes, config)
-    if config is not None:
-        _check_world(wishes, cpus, config)
+    if config is not None and (warning := _check_world(wishes, cpus, config)):
+        warn(warning)
     gpus = f"#SBATCH --gpus-per-node={wishes.gpus}" if wishes.gpus else "##SBATCH --gpus-per-node=4"
     memory = f"#SBATCH --mem={wishes.memory}" if wishes.memory else "##SBATCH --mem=64G"
     place = "".join(
@@ -175,37 +181,61 @@ def _check_memory(memory: str | None) -> None:
 
 
 def _cpus(wishes: Wishes, config: TrainConfig | None) -> int:
-    """CPUs of a node where none are asked for: a few a GPU, else one a process."""
+    """CPUs of a node where none are asked for: a few a GPU, or what its processes take if that is more."""
     if wishes.cpus is not None:
         return wishes.cpus
-    if wishes.gpus:
-        return wishes.gpus * _CPUS_PER_GPU
     if config is None:
-        return _CPUS_WITHOUT_CONFIG
-    return -(-config.global_training.world_size // wishes.nodes)
+        return wishes.gpus * _CPUS_PER_GPU or _CPUS_WITHOUT_CONFIG
+    each = worker_needs(config)["CPU"] if wishes.launcher == "ray" else 1.0
+    if config.device == "cuda":
+        [processes] = room(config, wishes.launcher, [NodeSize("", _ENOUGH_CPUS, wishes.gpus)])
+    else:
+        together = config.ray.placement_strategy == "STRICT_PACK" and wishes.launcher == "ray"
+        processes = -(-config.global_training.world_size // (1 if together else wishes.nodes))
+    least = -(-processes * in_steps(each) // STEPS_PER_UNIT)
+    if least > _MOST_CPUS:
+        raise ConfigError(
+            f"a node's processes ({processes}) take {least} CPUs, and no machine has more than {_MOST_CPUS}; "
+            "lower CPU in ray.resources_per_worker or global_training.world_size, or give more --nodes"
+        )
+    return max(wishes.gpus * _CPUS_PER_GPU, least, 1)
 
 
-def _check_world(wishes: Wishes, cpus: int, config: TrainConfig) -> None:
+def _check_world(wishes: Wishes, cpus: int, config: TrainConfig) -> str | None:
     if config.device == "cpu" and wishes.gpus:
         raise ConfigError(
             f"device is cpu in the configuration and --gpus-per-node {wishes.gpus} would stay idle; set "
             "device: cuda and global_training.backend: nccl, or --gpus-per-node 0"
         )
-    nodes = [NodeSize(f"node {i + 1}", cpus, wishes.gpus) for i in range(wishes.nodes)]
     if config.device == "cuda" and wishes.gpus == 0:
         raise ConfigError(
             "device is cuda in the configuration and --gpus-per-node is 0; give the nodes' GPUs"
         )
     world_size = config.global_training.world_size
-    has_room = room(config, wishes.launcher, nodes[0]) * wishes.nodes
+
+    def room_with(n_cpus: int) -> int:
+        nodes = [NodeSize(f"node {i + 1}", n_cpus, wishes.gpus) for i in range(wishes.nodes)]
+        return sum(room(config, wishes.launcher, nodes))
+
+    on_gpus, has_room = room_with(_ENOUGH_CPUS), room_with(cpus)
+    if config.device == "cuda" and has_room < min(world_size, on_gpus):
+        raise ConfigError(
+            f"--cpus-per-node: {wishes.nodes} × {cpus} CPUs have room for {has_room} processes, and "
+            f"{wishes.nodes} × {wishes.gpus} GPUs for {on_gpus}; leave it out, or lower CPU in "
+            "ray.resources_per_worker"
+        )
     if config.device == "cuda" and world_size != has_room and config.ray.min_world_size is None:
+        remedy = f"set world_size: {has_room}, or other --nodes and --gpus-per-node"
+        if has_room == 0:
+            remedy = "give more --gpus-per-node, or lower GPU in ray.resources_per_worker"
         raise ConfigError(
             f"global_training.world_size is {world_size} and {wishes.nodes} × {wishes.gpus} GPUs have room "
-            f"for {has_room} processes; set world_size: {has_room}, or other --nodes and --gpus-per-node"
+            f"for {has_room} processes; {remedy}"
         )
-    check_room(config, wishes.launcher, nodes)
+    nodes = [NodeSize(f"node {i + 1}", cpus, wishes.gpus) for i in range(wishes.nodes)]
     if wishes.launcher == "torchrun":
         processes_per_node(config, wishes.nodes)
+    return check_room(config, wishes.launcher, nodes)
 
 
 def _command(wishes: Wishes) -> str:
@@ -218,6 +248,7 @@ def _command(wishes: Wishes) -> str:
         "time": wishes.time,
         "partition": wishes.partition,
         "account": wishes.account,
+        "config-path": wishes.config_path,
     }
     words = [f"--{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
     return f"sequifier-ray slurm render {' '.join(words)}"

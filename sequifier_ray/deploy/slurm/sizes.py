@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sequifier_ray.config.resources import worker_needs, workers_fitting
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.errors import ClusterError, ConfigError
 
@@ -12,8 +13,6 @@ _ASK = (
     "ask for more with `#SBATCH --nodes`, `--gpus-per-node` and `--cpus-per-task`, or lower "
     "global_training.world_size"
 )
-# Ray counts resources in steps of this size.
-_SMALLEST_AMOUNT = 1e-4
 
 
 @dataclass(frozen=True)
@@ -40,22 +39,37 @@ def processes_per_node(config: TrainConfig, n_nodes: int) -> int:
     return world_size // n_nodes
 
 
-def room(config: TrainConfig, launcher: str, node: NodeSize) -> int:
-    """Processes that a node has room for; those that ask for nothing fit anywhere.
+def room(config: TrainConfig, launcher: str, nodes: Sequence[NodeSize]) -> list[int]:
+    """Processes that each node has room for, as the launcher places them; those that ask for nothing fit
+    anywhere.
 
     Raises:
-        ConfigError: they train on GPUs and ask for none.
+        ConfigError: they train on GPUs and ask for none, or for what nodes of a job do not offer.
     """
     needs = {"CPU": 1.0, "GPU": 1.0} if config.device == "cuda" else {"CPU": 1.0}
+    strategy = None
     if launcher == "ray":
-        needs |= {k: v for k, v in config.ray.resources_per_worker.items() if k in ("CPU", "GPU")}
+        needs, strategy = worker_needs(config), config.ray.placement_strategy
     if needs.get("GPU") == 0 and config.device == "cuda":
         raise ConfigError(
             "ray.resources_per_worker.GPU: found 0 with device: cuda; allowed: more than 0, as in GPU: 1"
         )
-    there = {"CPU": node.cpus, "GPU": node.gpus}
-    fitting = [int(there[name] / amount) for name, amount in needs.items() if amount >= _SMALLEST_AMOUNT]
-    return min(fitting, default=config.global_training.world_size)
+    for name, amount in needs.items():
+        if amount and name not in ("CPU", "GPU", "memory") and not name.startswith("accelerator_type:"):
+            raise ConfigError(
+                f"ray.resources_per_worker: found {name}, which nodes of a job do not offer; allowed: CPU, "
+                "GPU, memory"
+            )
+    rooms = []
+    for node in nodes:
+        fitting = workers_fitting(needs, {"CPU": node.cpus, "GPU": node.gpus})
+        rooms.append(config.global_training.world_size if fitting is None else fitting)
+    if strategy == "STRICT_SPREAD":
+        return [min(has, 1) for has in rooms]
+    if strategy == "STRICT_PACK":
+        largest = rooms.index(max(rooms))
+        return [has if i == largest else 0 for i, has in enumerate(rooms)]
+    return rooms
 
 
 def check_room(config: TrainConfig, launcher: str, nodes: Sequence[NodeSize]) -> str | None:
@@ -77,7 +91,7 @@ def check_room(config: TrainConfig, launcher: str, nodes: Sequence[NodeSize]) ->
             "device: cuda, and Slurm gave this job no GPUs; add `#SBATCH --gpus-per-node=N`, or set "
             "device: cpu"
         )
-    rooms = [room(config, launcher, node) for node in nodes]
+    rooms = room(config, launcher, nodes)
     if launcher == "torchrun":
         wanted = processes_per_node(config, len(nodes))
         for node, has in zip(nodes, rooms, strict=True):
@@ -88,6 +102,7 @@ def check_room(config: TrainConfig, launcher: str, nodes: Sequence[NodeSize]) ->
                 )
     elif (fewest := settings.world_size if (m := config.ray.min_world_size) is None else m) > sum(rooms):
         each = ", ".join(f"{node.name}: {node.cpus} CPUs, {node.gpus} GPUs" for node in nodes)
+        each += _strictly(config)
         raise ClusterError(
             f"{fewest} worker{'s' * (fewest > 1)} must run (global_training.world_size "
             f"{settings.world_size}) and the job has room for {sum(rooms)} ({each}); {_ASK}"
@@ -95,3 +110,8 @@ def check_room(config: TrainConfig, launcher: str, nodes: Sequence[NodeSize]) ->
     if config.device == "cuda" and settings.world_size < sum(rooms):
         return f"world_size is {settings.world_size} and the job has room for {sum(rooms)}: GPUs stay idle"
     return None
+
+
+def _strictly(config: TrainConfig) -> str:
+    strategy = config.ray.placement_strategy
+    return f"; ray.placement_strategy: {strategy}" if strategy.startswith("STRICT") else ""

@@ -69,6 +69,37 @@ def workers(step: str = "train") -> tuple[int, dict[str, str]]:
             2,
             {"cpu": "7", "memory": "16Gi", "nvidia.com/gpu": "2"},
         ),
+        (
+            {"ray.resources_per_worker": {"CPU": 0.1}, "global_training.world_size": 30},
+            ["--cpus-per-worker", "3"],
+            1,
+            {"cpu": "3", "memory": "120Gi"},
+        ),
+        (
+            {**CUDA, "ray.resources_per_worker": {"GPU": 0.2}, "global_training.world_size": 5},
+            ["--gpus-per-worker", "1"],
+            1,
+            {"cpu": "20", "memory": "80Gi", "nvidia.com/gpu": "1"},
+        ),
+        (
+            {**CUDA, "ray.resources_per_worker": {"GPU": 0.3}, "global_training.world_size": 12},
+            ["--gpus-per-worker", "2"],
+            2,
+            {"cpu": "24", "memory": "96Gi", "nvidia.com/gpu": "2"},
+        ),
+        (
+            {"ray.resources_per_worker": {"memory": 6 << 30, "accelerator_type:H100": 0.001}},
+            [],
+            2,
+            {"cpu": "1", "memory": "6Gi"},
+        ),
+        (
+            {"ray.placement_strategy": "STRICT_SPREAD"},
+            ["--cpus-per-worker", "9"],
+            2,
+            {"cpu": "9", "memory": "4Gi"},
+        ),
+        ({"ray.placement_strategy": "STRICT_PACK"}, [], 1, {"cpu": "2", "memory": "8Gi"}),
     ],
 )
 def test_workers_hold_the_processes_exactly(
@@ -161,6 +192,38 @@ REFUSED: list[tuple[dict[str, Any], list[str], str]] = [
         ["--cpus-per-worker", "2"],
         "--cpus-per-worker: found 2, and a pod's processes (1) take 3 each (configs/train.yaml: "
         "ray.resources_per_worker); allowed: at least 3",
+    ),
+    (
+        {**CUDA, "ray.resources_per_worker": {"GPU": 0.5}},
+        ["--gpus-per-worker", "2"],
+        "--gpus-per-worker: found 2, and configs/train.yaml has device: cuda with 0.5 GPU a process; "
+        "allowed: from 1 to 1",
+    ),
+    (
+        {"ray.resources_per_worker": {"TPU": 1, "spot": 0}},
+        [],
+        "configs/train.yaml: ray.resources_per_worker: found TPU, which worker pods do not offer; allowed: "
+        "CPU, GPU, memory",
+    ),
+    (
+        {"ray.resources_per_worker": {"memory": 4 << 30}},
+        ["--cpus-per-worker", "2", "--memory-per-worker", "8191Mi"],
+        "--memory-per-worker: found 8191Mi, and Ray is to keep 8192Mi for a pod's processes (2; "
+        "configs/train.yaml: ray.resources_per_worker.memory, in bytes); allowed: at least 8192Mi",
+    ),
+    (
+        {**CUDA, "ray.placement_strategy": "STRICT_SPREAD"},
+        ["--gpus-per-worker", "2"],
+        "configs/train.yaml: ray.placement_strategy: found STRICT_SPREAD, and a worker pod holds 2 "
+        "processes, which it wants on pods of their own; give a pod the GPUs of one process with "
+        "--gpus-per-worker, or set SPREAD",
+    ),
+    (
+        {**CUDA, "ray.placement_strategy": "STRICT_PACK"},
+        ["--gpus-per-worker", "1"],
+        "configs/train.yaml: ray.placement_strategy: found STRICT_PACK, and the processes need 2 worker "
+        "pods, where it wants them on one; give larger pods with --gpus-per-worker or --cpus-per-worker, or "
+        "set PACK",
     ),
     (
         {},
@@ -340,7 +403,7 @@ def test_more_than_any_machine_has(change: Change, capsys: pytest.CaptureFixture
 
 
 def test_processes_that_ask_for_next_to_nothing(change: Change) -> None:
-    change({"ray.resources_per_worker": {"CPU": 1e-320}})
+    change({"ray.resources_per_worker": {"CPU": 0.0001}})
     assert main(["kuberay", "render", *CPU]) == 0
     assert workers()[0] == 1
 

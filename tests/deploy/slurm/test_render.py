@@ -98,7 +98,7 @@ def test_workers_that_share_a_gpu(project: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_workers_that_ask_for_no_cpu(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for amount in (0, 1e-320):
+    for amount in (0, 0.0001):
         _configure(project, 4, resources_per_worker={"CPU": amount})
         assert _render(capsys, "--nodes", "2")[0] == 0
     _configure(project, 4, "cuda", resources_per_worker={"CPU": 0})
@@ -107,6 +107,42 @@ def test_workers_that_ask_for_no_cpu(project: Path, capsys: pytest.CaptureFixtur
     code, _, error = _render(capsys, "--nodes", "2", "--gpus-per-node", "2")
     assert code == 2
     assert error.startswith("error: ray.resources_per_worker.GPU: found 0 with device: cuda")
+
+
+@pytest.mark.parametrize(
+    ("world_size", "device", "ray", "options", "cpus"),
+    [
+        (8, "cuda", {"resources_per_worker": {"CPU": 16}}, "--gpus-per-node 4", 64),
+        (24, "cuda", {"resources_per_worker": {"GPU": 0.3, "CPU": 3.3}}, "--gpus-per-node 4", 40),
+        (10, "cpu", {"resources_per_worker": {"CPU": 1.1}}, "", 6),
+        (6, "cpu", {"resources_per_worker": {"CPU": 0.1}}, "", 1),
+        (4, "cpu", {"placement_strategy": "STRICT_PACK"}, "", 4),
+        (2, "cpu", {"placement_strategy": "STRICT_SPREAD"}, "", 1),
+    ],
+)
+def test_cpus_for_what_a_worker_takes(
+    world_size: int,
+    device: str,
+    ray: dict[str, object],
+    options: str,
+    cpus: int,
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _configure(project, world_size, device, **ray)
+    code, script, error = _render(capsys, "--nodes", "2", *options.split())
+    assert (code, error) == (0, "")
+    assert f"#SBATCH --cpus-per-task={cpus}\n" in script
+
+
+def test_gpus_that_stay_idle_are_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _configure(project, 6, "cuda", min_world_size=2)
+    code, script, said = _render(
+        capsys, *["--nodes", "2", "--gpus-per-node", "4", "--config-path", "configs/train.yaml"]
+    )
+    assert code == 0
+    assert said == "warning: world_size is 6 and the job has room for 8: GPUs stay idle\n"
+    assert " --config-path configs/train.yaml\n" in script
 
 
 @pytest.mark.parametrize("launcher", ["ray", "torchrun"])
@@ -191,6 +227,64 @@ def test_times_that_leave_room_for_the_warning(
     code, script, _ = _render(capsys, "--time", time, "--mem", "0")
     assert code == 0
     assert f"#SBATCH --time={time}\n" in script
+
+
+PLACEMENTS = [
+    (
+        8,
+        {"resources_per_worker": {"CPU": 2}},
+        "--gpus-per-node 4 --cpus-per-node 4",
+        "--cpus-per-node: 2 × 4 CPUs have room for 4 processes, and 2 × 4 GPUs for 8; leave it out, or lower "
+        "CPU in ray.resources_per_worker",
+    ),
+    (
+        8,
+        {"resources_per_worker": {"GPU": 8}},
+        "--gpus-per-node 4",
+        "global_training.world_size is 8 and 2 × 4 GPUs have room for 0 processes; give more "
+        "--gpus-per-node, or lower GPU in ray.resources_per_worker",
+    ),
+    (
+        8,
+        {"resources_per_worker": {"spot": 1}},
+        "--gpus-per-node 4",
+        "ray.resources_per_worker: found spot, which nodes of a job do not offer; allowed: CPU, GPU, memory",
+    ),
+    (
+        8,
+        {"resources_per_worker": {"CPU": 1e6}},
+        "--gpus-per-node 4",
+        "a node's processes (4) take 4000000 CPUs, and no machine has more than 4096; lower CPU",
+    ),
+    (
+        8,
+        {"placement_strategy": "STRICT_SPREAD", "min_world_size": 4},
+        "--gpus-per-node 4",
+        "4 workers must run (global_training.world_size 8) and the job has room for 2 (node 1: 32 CPUs, 4 "
+        "GPUs, node 2: 32 CPUs, 4 GPUs; ray.placement_strategy: STRICT_SPREAD)",
+    ),
+    (
+        8,
+        {"placement_strategy": "STRICT_PACK"},
+        "--gpus-per-node 4",
+        "global_training.world_size is 8 and 2 × 4 GPUs have room for 4 processes; set world_size: 4",
+    ),
+]
+
+
+@pytest.mark.parametrize(("world_size", "ray", "options", "text"), PLACEMENTS)
+def test_processes_that_find_no_place(
+    world_size: int,
+    ray: dict[str, object],
+    options: str,
+    text: str,
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _configure(project, world_size, "cuda", **ray)
+    code, script, error = _render(capsys, "--nodes", "2", *options.split())
+    assert (code in (2, 4), script) == (True, "")
+    assert error.startswith(f"error: {text}")
 
 
 @pytest.mark.parametrize(("configured", "options", "text"), REFUSALS)
