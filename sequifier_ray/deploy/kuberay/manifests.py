@@ -37,7 +37,8 @@ class Deployment:
     ``pods``, ``cpus``, ``memory`` and ``gpus`` are those of the workers: how many, and what each has.
     ``memory`` and ``storage`` are Kubernetes quantities; ``storage_class`` None is the cluster's default.
     ``env_from`` names secrets whose entries are environment variables of all pods, which run as
-    ``service_account``: what they need for data in an object store.
+    ``service_account``: what they need for data in an object store. ``is_stored``: the project lies there
+    altogether.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Deployment:
     storage_class: str | None = None
     env_from: tuple[str, ...] = ()
     service_account: str | None = None
+    is_stored: bool = False
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -68,7 +70,8 @@ def manifests(deployment: Deployment) -> dict[str, str]:
         "rayjob-preprocess.yaml": _job(
             preprocess,
             "preprocess",
-            "sequifier-ray preprocess",
+            # Into a store only what is finished goes; until then all pods work on the claim.
+            "sequifier-ray preprocess" + f" --scratch {PROJECT_FOLDER}" * deployment.is_stored,
             backoffLimit=1,
             activeDeadlineSeconds=24 * _HOUR_S,
             rayClusterSpec=_cluster(deployment, gpus=0),

@@ -90,6 +90,7 @@ def plan(config: TrainConfig, config_path: str, wishes: Wishes, ray_version: str
         storage_class=wishes.storage_class,
         env_from=wishes.env_from,
         service_account=wishes.service_account,
+        is_stored=not storage.is_local(config.project_root),
     )
 
 

@@ -379,9 +379,15 @@ def test_paths_must_hold_on_the_claim_too(change: Change, capsys: pytest.Capture
 
 
 def test_a_project_in_an_object_store_and_what_it_is_opened_with(change: Change) -> None:
+    assert main(["kuberay", "render", *CPU, "--output", "on-the-claim"]) == 0
     change({"project_root": "s3://bucket/project"})
     words = ["--env-from", "store", "--env-from", "tracking", "--service-account", "trainer"]
     assert main(["kuberay", "render", *CPU, *words]) == 0
+    jobs = [Path(folder, "rayjob-preprocess.yaml").read_text() for folder in ("on-the-claim", "kuberay")]
+    assert [yaml.safe_load(text)["spec"]["entrypoint"] for text in jobs] == [
+        "sequifier-ray preprocess",
+        "sequifier-ray preprocess --scratch /mnt/project",
+    ]
     for name in ("rayjob-preprocess", "rayjob-train", "raycluster"):
         spec = yaml.safe_load(Path(f"kuberay/{name}.yaml").read_text())["spec"]
         cluster = spec.get("rayClusterSpec", spec)
