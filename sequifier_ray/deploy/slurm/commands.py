@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from typing import Annotated
 
 import typer
 
+from sequifier_ray.errors import ConfigError
+
 DEFAULT_CONFIG = "configs/train.yaml"
+_LONGEST_WAIT_S = 86_400
 
 app = typer.Typer(help="Train in a Slurm job.", no_args_is_help=True, rich_markup_mode=None)
 Launcher = Annotated[str, typer.Option(help="How processes start: ray or torchrun.")]
@@ -63,13 +67,17 @@ def render(
 def run(
     context: typer.Context,
     launcher: Launcher = "ray",
-    wait: Annotated[float, typer.Option(help="Seconds that nodes may take to come together.")] = 300.0,
+    wait: Annotated[
+        float, typer.Option(min=1, max=_LONGEST_WAIT_S, help="Seconds that nodes may take to come together.")
+    ] = 300.0,
     max_requeues: Annotated[
-        int, typer.Option(help="How often the job may put itself back in the queue.")
+        int, typer.Option(min=0, help="How often the job may put itself back in the queue.")
     ] = 100,
 ) -> int:
     """Inside a job: run `[train|preprocess] [CONFIG] [OPTION...]` on all its nodes."""
     from sequifier_ray.deploy.slurm import job
 
+    if math.isnan(wait):  # which is in any range
+        raise ConfigError(f"--wait: found nan; allowed: from 1 to {_LONGEST_WAIT_S}")
     program = context.find_root().command
     return job.run(launcher, context.args, job.Limits(wait, max_requeues), program)

@@ -6,6 +6,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from types import FrameType
@@ -151,22 +152,21 @@ def _wait_for_cluster(
     """
     begin_s = time.monotonic()
     words = [sys.executable, "-m", "sequifier_ray.launch.ray_nodes", environment["RAY_ADDRESS"], str(wait_s)]
-    waiter = subprocess.Popen(
-        [*words, *allocation.nodes],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        while waiter.poll() is None:
-            nodes.raise_if_ended()
-            if requests.is_made:
-                return False
-            time.sleep(_POLL_S)
-    finally:
-        waiter.kill()
-        said = waiter.communicate()[1].strip().splitlines()
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:  # a pipe that nobody empties fills up
+        waiter = subprocess.Popen(
+            [*words, *allocation.nodes], env=environment, stdin=subprocess.DEVNULL, stderr=errors
+        )
+        try:
+            while waiter.poll() is None:
+                nodes.raise_if_ended()
+                if requests.is_made:
+                    return False
+                time.sleep(_POLL_S)
+        finally:
+            waiter.kill()
+            waiter.wait()
+        errors.seek(0)
+        said = errors.read().strip().splitlines()
     if waiter.returncode:
         raise ClusterError(said[-1].removeprefix("error: ") if said else "the Ray cluster did not form")
     n_nodes = len(allocation.nodes)

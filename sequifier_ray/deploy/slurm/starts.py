@@ -25,11 +25,18 @@ def go_on(task: Task, job_id: int, restarts: int, tell: Callable[[str], None]) -
     if config is None:
         return task
     steps = _steps(config)
-    if restarts == 0 or not storage.exists(_marker(config, job_id)):
+    remembered = _remembered(config, job_id) if restarts else None
+    if remembered is None:
+        if restarts:
+            tell(
+                f"warning: start {restarts + 1} of this job, and {_marker(config, job_id)}, which tells its "
+                "checkpoints from those of other jobs, is missing or damaged: the configuration alone says "
+                "whether the training goes on"
+            )
         storage.make_folder(config.resolve(f"logs/{config.model_name}"))
         _remember(config, job_id, earlier=steps, at_start=steps, idle_starts=0)
         return task
-    earlier, before, idle_starts = _remembered(config, job_id)
+    earlier, before, idle_starts = remembered
     # A file system may have shown the last start's checkpoint late.
     _remember(config, job_id, earlier, steps, 0 if _has_updates(steps - before) else idle_starts)
     if not steps - earlier:
@@ -44,9 +51,11 @@ def count_idle_starts(task: Task, job_id: int, restarts: int) -> int:
     none stops only before it has begun: then every start counts."""
     if task.config is None:
         return restarts + 1
-    earlier, at_start, idle_starts = _remembered(task.config, job_id)
+    # Without it this start counts as one that saved something, if anything is there.
+    earlier, at_start, idle_starts = _remembered(task.config, job_id) or (set(), set(), 0)
     idle_starts = 0 if _has_updates(_steps(task.config) - at_start) else idle_starts + 1
-    _remember(task.config, job_id, earlier, at_start, idle_starts)
+    with suppress(DataError):  # what is saved is worth another start, also where this cannot be written
+        _remember(task.config, job_id, earlier, at_start, idle_starts)
     return idle_starts
 
 
@@ -59,10 +68,14 @@ def _remember(config: TrainConfig, job_id: int, earlier: Steps, at_start: Steps,
     storage.write_atomic(_marker(config, job_id), json.dumps(values))
 
 
-def _remembered(config: TrainConfig, job_id: int) -> tuple[Steps, Steps, int]:
-    """Steps before the job's first start and at its latest one, and how many starts before were idle."""
-    values = json.loads(storage.read_text(_marker(config, job_id)))
-    return set(map(tuple, values["earlier"])), set(map(tuple, values["at_start"])), values["idle_starts"]
+def _remembered(config: TrainConfig, job_id: int) -> tuple[Steps, Steps, int] | None:
+    """Steps before the job's first start and at its latest one, and how many starts before were idle; None
+    where the file is missing or damaged."""
+    try:
+        values = json.loads(storage.read_text(_marker(config, job_id)))
+        return set(map(tuple, values["earlier"])), set(map(tuple, values["at_start"])), values["idle_starts"]
+    except (DataError, ValueError, TypeError, KeyError):
+        return None
 
 
 def _steps(config: TrainConfig) -> Steps:

@@ -40,6 +40,14 @@ def test_outside_a_job(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("option", "value"), [("--wait", "nan"), ("--wait", "-1"), ("--wait", "1e9"), ("--max-requeues", "-1")]
+)
+def test_numbers_that_would_never_end(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slurm", "run", option, value]) == 2
+    assert option in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("words", "expected"),
     [
         ("", "train --config-path configs/train.yaml"),
@@ -146,6 +154,27 @@ def test_starts_without_an_update_are_counted(project: Path, again: Task) -> Non
     go_on(again, 12, 4, told.append)
     assert count_idle_starts(again, 12, 4) == 1
     assert count_idle_starts(Task("preprocess", (), None), 12, 1) == 2
+
+
+@pytest.mark.parametrize("content", [None, "", "null", "{}", '{"earlier": 1}'])
+def test_a_lost_memory_of_earlier_starts(content: str | None, project: Path, again: Task) -> None:
+    told: list[str] = []
+    marker = project / "logs" / "again" / "slurm-12.json"
+    go_on(again, 12, 0, told.append)
+    _save(project, "own", 5)
+    marker.unlink() if content is None else marker.write_text(content)
+    # Saved and put back, it goes on.
+    assert count_idle_starts(again, 12, 0) == 0
+    assert go_on(again, 12, 1, told.append).options[-2:] == ("--set", RESUME)
+    told.clear()
+    marker.unlink() if content is None else marker.write_text(content)
+    assert go_on(again, 12, 2, told.append) == again
+    [line] = told
+    assert line == (
+        f"warning: start 3 of this job, and {marker}, which tells its checkpoints from those of other jobs, "
+        "is missing or damaged: the configuration alone says whether the training goes on"
+    )
+    assert count_idle_starts(again, 12, 2) == 1
 
 
 def test_a_warning_that_was_ignored_at_the_start_is_heard_and_ignored_by_no_child() -> None:
