@@ -17,6 +17,8 @@ def main(words: Sequence[str]) -> int:
     from torch.distributed.run import parse_args
     from torch.distributed.run import run as run_agents
 
+    # torch logs in its handler of SIGTERM; in the midst of another line that prints a traceback.
+    logging.raiseExceptions = False
     # The ranks tell their errors themselves; a tally of exit codes with tracebacks would bury them.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:

@@ -212,8 +212,9 @@ def _follow_ranks(nodes: Nodes, requests: Requests) -> int:
             break
         time.sleep(_POLL_S)
     codes = [node.code for node in nodes.all if node.code]
-    # 1 is srun's own: the node's process gives the codes of sequifier-ray.
-    return exit_code([ClusterError.exit_code if code == 1 else code for code in codes]) if codes else 0
+    # 1 is srun's own, and above 128 the node's process was killed: by itself it gives sequifier-ray's codes.
+    codes = [ClusterError.exit_code if code == 1 or code > 128 else code for code in codes]
+    return exit_code(codes) if codes else 0
 
 
 def _on_request(task: Task) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -9,6 +10,16 @@ from pathlib import Path
 
 # The one that `sequifier-ray train` takes as: save a checkpoint and end.
 STOP_SIGNAL = signal.SIGUSR1
+
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+def end_with_parent() -> None:
+    """For a child between fork and exec: SIGTERM once its parent is gone, also where that was killed. Else it
+    would go on for nobody, and srun would wait for it."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def catches_stop(pid: int) -> bool:

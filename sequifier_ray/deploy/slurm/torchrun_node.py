@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sequifier_ray.deploy.slurm.network import address_towards, interface_of
 from sequifier_ray.deploy.slurm.plan import Plan
-from sequifier_ray.deploy.slurm.signals import StopRequest, children_of
+from sequifier_ray.deploy.slurm.signals import StopRequest, children_of, end_with_parent
 
 
 class TorchrunNode:
@@ -42,7 +42,12 @@ class TorchrunNode:
             f"--log-dir={self._folder / 'torchrun'}",
             *("-m", "sequifier_ray", *plan.words),
         ]
-        self._agent = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
+        self._agent = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            preexec_fn=end_with_parent,
+        )
         return self._agent
 
     def watch(self) -> None:

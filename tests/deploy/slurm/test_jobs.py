@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -154,6 +156,20 @@ def test_a_rank_s_exit_code_becomes_the_job_s(bed: Any, demo: Path) -> None:
     assert job.end(240) == ("FAILED", "3:0"), job.log
     assert "configs/none.json" in job.log
     assert bed.processes() == {}
+
+
+def test_a_node_s_process_that_is_killed_takes_its_ranks_along(bed: Any, demo: Path) -> None:
+    job = bed.submit(demo, "--nodes=2", TORCHRUN, *_settings("orphaned", 500))
+    job.wait_for_log("no checkpoint to resume from", 240)
+    on_node2 = {pid: line for pid, line in bed.processes().items() if pid in bed.hosts.pids(2)}
+    [node] = [pid for pid, line in on_node2.items() if "slurm.node" in line and "srun" not in line]
+    os.kill(node, signal.SIGKILL)
+    assert job.end(240) == ("FAILED", "4:0"), job.log
+    assert "stopped on request at step" in job.log
+    assert "Traceback" not in job.log
+    assert "Logging error" not in job.log
+    assert bed.processes() == {}
+    shutil.rmtree(FOLDERS, ignore_errors=True)  # nobody was left to remove the node's
 
 
 def test_more_processes_than_the_job_has_room_for(bed: Any, demo: Path) -> None:

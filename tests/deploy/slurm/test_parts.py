@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,21 @@ def test_starts_without_an_update_are_counted(project: Path, again: Task) -> Non
     go_on(again, 12, 4, told.append)
     assert count_idle_starts(again, 12, 4) == 1
     assert count_idle_starts(Task("preprocess", (), None), 12, 1) == 2
+
+
+def test_a_part_ends_with_the_node_s_process_when_that_is_killed() -> None:
+    script = (
+        "import subprocess, time; from sequifier_ray.deploy.slurm.signals import end_with_parent\n"
+        "print(subprocess.Popen(['sleep', '60'], preexec_fn=end_with_parent).pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as node:
+        assert node.stdout is not None
+        part = int(node.stdout.readline())
+        node.kill()
+    deadline_s = time.monotonic() + 10
+    while Path(f"/proc/{part}").exists() and "Z" not in Path(f"/proc/{part}/stat").read_text().split()[2]:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("content", [None, "", "null", "{}", '{"earlier": 1}'])
