@@ -22,7 +22,7 @@ class RayConfig(Section):
     resources_per_worker: dict[Text, NonNegative] = Field(
         default_factory=dict,
         description="Ray resources of one worker by name, on top of `{CPU: 1}` or, with `device: cuda`, "
-        "`{CPU: 1, GPU: 1}`.",
+        "`{CPU: 1, GPU: 1}`: 0, or at least 0.0001; GPU up to 1, or a whole number. `memory` is in bytes.",
     )
 
     @field_validator("resources_per_worker")
