@@ -208,10 +208,15 @@ def _processes_on_gpus(each: float, config_path: str, gpus: int, world_size: int
 def _check_placement(config: TrainConfig, config_path: str, processes: int, pods: int) -> None:
     """Refuse what pods of this size can never hold, which a job would wait for until its deadline."""
     strategy = config.ray.placement_strategy
+    # What a pod offers; Ray tells the kind of its GPUs as a resource of its own.
+    offered = ("CPU", "GPU", "memory") if config.device == "cuda" else ("CPU", "memory")
     texts = [
-        f"ray.resources_per_worker: found {name}, which worker pods do not offer; allowed: CPU, GPU, memory"
+        f"ray.resources_per_worker: found {name}, which worker pods do not offer with device: "
+        f"{config.device}; allowed: {', '.join(offered)}"
         for name, amount in config.ray.resources_per_worker.items()
-        if amount and name not in ("CPU", "GPU", "memory") and not name.startswith("accelerator_type:")
+        if amount
+        and name not in offered
+        and not (config.device == "cuda" and name.startswith("accelerator_type:"))
     ]
     if strategy == "STRICT_SPREAD" and processes > 1:
         texts.append(

@@ -88,10 +88,16 @@ def workers(step: str = "train") -> tuple[int, dict[str, str]]:
             {"cpu": "24", "memory": "96Gi", "nvidia.com/gpu": "2"},
         ),
         (
-            {"ray.resources_per_worker": {"memory": 6 << 30, "accelerator_type:H100": 0.001}},
+            {"ray.resources_per_worker": {"memory": 6 << 30}},
             [],
             2,
             {"cpu": "1", "memory": "6Gi"},
+        ),
+        (
+            {**CUDA, "ray.resources_per_worker": {"accelerator_type:H100": 0.001}},
+            ["--gpus-per-worker", "1"],
+            2,
+            {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"},
         ),
         (
             {"ray.placement_strategy": "STRICT_SPREAD"},
@@ -202,8 +208,22 @@ REFUSED: list[tuple[dict[str, Any], list[str], str]] = [
     (
         {"ray.resources_per_worker": {"TPU": 1, "spot": 0}},
         [],
-        "configs/train.yaml: ray.resources_per_worker: found TPU, which worker pods do not offer; allowed: "
-        "CPU, GPU, memory",
+        "configs/train.yaml: ray.resources_per_worker: found TPU, which worker pods do not offer with "
+        "device: cpu; allowed: CPU, memory",
+    ),
+    (
+        {"ray.resources_per_worker": {"GPU": 1, "accelerator_type:H100": 0.001}},
+        [],
+        "configs/train.yaml: ray.resources_per_worker: found GPU, which worker pods do not offer with "
+        "device: cpu; allowed: CPU, memory\nerror: "
+        "configs/train.yaml: ray.resources_per_worker: found accelerator_type:H100, which worker pods do "
+        "not offer with device: cpu; allowed: CPU, memory",
+    ),
+    (
+        {**CUDA, "ray.resources_per_worker": {"TPU": 1}},
+        ["--gpus-per-worker", "1"],
+        "configs/train.yaml: ray.resources_per_worker: found TPU, which worker pods do not offer with "
+        "device: cuda; allowed: CPU, GPU, memory",
     ),
     (
         {"ray.resources_per_worker": {"memory": 4 << 30}},
