@@ -164,11 +164,13 @@ from sequifier_ray.cli import main
 def interrupt(event, arguments):
     if event == "import" and arguments[0] == "sequifier_ray.config.load":
         os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 sys.addaudithook(interrupt)
 sys.exit(main(["preprocess"]))
 """
 
 
-def test_an_interrupt_ends_with_130_and_no_traceback() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+def test_an_interrupt_ends_with_130_and_no_traceback(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stderr.strip()) == (130, "interrupted")
