@@ -319,7 +319,7 @@ def _report_aside(line: str) -> None:
 
 
 def _tell(error: Exception, verbose: bool) -> int:
-    from sequifier_ray.errors import SequifierRayError
+    from sequifier_ray.errors import SequifierRayError, masked
 
     if isinstance(error, SequifierRayError):
         code, text = error.exit_code, "".join(f"error: {line}\n" for line in str(error).splitlines())
@@ -341,6 +341,6 @@ def _tell(error: Exception, verbose: bool) -> int:
     if verbose:
         import traceback
 
-        traceback.print_exception(error)
+        sys.stderr.write(masked("".join(traceback.format_exception(error))))
     sys.stderr.write(text)
     return code

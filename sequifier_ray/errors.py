@@ -7,7 +7,15 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
-_PASSWORD = re.compile(r"://[^@:/\s]*:[^@\s]*@")
+# A password before the last "@"; a port, which ends in a "/", is none.
+_PASSWORD = re.compile(r"://[^@:/\s]*:(?!\d+/)\S*@")
+# A signature or key among an address's options, as stores' own messages show them.
+_SECRET_OPTION = re.compile(r"([?&](?:sig|\w*(?:secret|password|token|access_key)\w*)=)[^&\s'\"]+")
+
+
+def masked(text: str) -> str:
+    """A text with the passwords and signatures of addresses in it taken out."""
+    return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub("://***@", text))
 
 
 class SequifierRayError(ValueError):
@@ -19,7 +27,7 @@ class SequifierRayError(ValueError):
     """Whether all ranks raise it alike, so that rank 0 alone need tell it."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(_PASSWORD.sub("://***@", text))
+        super().__init__(masked(text))
 
     def on_every_rank(self) -> SequifierRayError:
         """The same error, marked as raised by all ranks."""

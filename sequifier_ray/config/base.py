@@ -81,7 +81,7 @@ class Project(Section):
             allowed = ", ".join(f"{name}://" for name in storage.SCHEMES)
             raise ValueError(f"found {value}; allowed: a folder, or an address that begins with {allowed}")
         if problem := storage.address_problem(value):
-            raise ValueError(f"found {value}: {problem}")
+            raise ValueError(f"found {storage.shown(value)}: {problem}")
         if not storage.is_local(value):
             return storage.join(value)
         return os.path.abspath(value.removeprefix("file://"))  # links stay as they are

@@ -106,7 +106,8 @@ class NodeCache:
             fcntl.flock(room, fcntl.LOCK_EX)
             self._make_room(n_bytes)
             place.unlink(missing_ok=True)
-            target = partial.open("xb")  # never a file or link that somebody else has put there
+            # Never what somebody else has put there, and no buffer that fails once more at its end.
+            target = partial.open("xb", buffering=0)
             fcntl.flock(target, fcntl.LOCK_EX)
             target.truncate(n_bytes)
         try:
@@ -153,9 +154,10 @@ def _read(source: NativeFile, address: str) -> bytes:
 
 def _write(target: IO[bytes], block: bytes, address: str, and_sync: bool = False) -> None:
     try:
-        target.write(block)
+        rest = memoryview(block)
+        while rest:
+            rest = rest[target.write(rest) :]
         if and_sync:
-            target.flush()
             os.fsync(target.fileno())
     except OSError as error:
         folder = os.path.dirname(target.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -9,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from sequifier_ray.errors import DataError
+from sequifier_ray.errors import ConfigError, DataError
+
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextmanager
@@ -18,6 +21,7 @@ def holding(path: Path, taken: str) -> Iterator[None]:
 
     Raises:
         DataError: another process has it; the text is ``taken``.
+        ConfigError: its file system has no locks.
         OSError: it cannot be made.
     """
     # Closed below, after its name is gone.
@@ -42,3 +46,12 @@ def _has(handle: IO[str], path: Path) -> bool:
         return os.fstat(handle.fileno()).st_ino == path.stat().st_ino
     except (BlockingIOError, FileNotFoundError):
         return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        path.unlink(missing_ok=True)
+        raise ConfigError(
+            f"{path.parent} cannot be worked in by one run alone: its file system has no locks "
+            f"({error.strerror}); mount it with them (Lustre: -o flock), or choose a folder elsewhere with "
+            "project_root or --scratch"
+        ) from error

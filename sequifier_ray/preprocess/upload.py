@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from sequifier_ray import storage
 from sequifier_ray.data.metadata import (
+    DATASET_FORMAT,
     DatasetDescription,
     description_text,
     read_description,
@@ -49,10 +51,10 @@ def preprocess_to_store(
 ) -> PreprocessSummary:
     """``run`` in a local folder, with its results then under ``project_root`` in an object store.
 
-    Shards go to a folder named after their content, which nobody else writes; the description, which says
-    where they are, is written last, and what it named before is deleted then. The local folder lies in
-    ``scratch_root``, else under TMPDIR; it is always the same for a data set, so that an interrupted run can
-    go on.
+    Shards go to a folder named after their content and the local folder, which nobody else writes, on other
+    machines neither; the description, which says where they are, is written last, and what it named before is
+    deleted then. The local folder lies in ``scratch_root``, else under TMPDIR; it is always the same for a
+    data set, so that an interrupted run can go on.
 
     Raises:
         ConfigError: the store or the local folder cannot be written to; found before any work.
@@ -92,14 +94,20 @@ def _check_store(root: str, description: str) -> None:
         raise ConfigError(
             f"project_root: {error}; name a bucket that exists and that you may write to"
         ) from error
-    if storage.exists(description):
-        try:
-            read_description(description)
-        except DataError as error:
-            raise DataError(
-                f"{description} is in the way of the results and was not written by `sequifier-ray "
-                f"preprocess` as it is ({error}); move it elsewhere"
-            ) from error
+    if storage.exists(description) and not _is_ours(storage.read_bytes(description)):
+        raise DataError(
+            f"{description} is in the way of the results and was not written by `sequifier-ray "
+            "preprocess` as it is; move it elsewhere"
+        )
+
+
+def _is_ours(content: bytes) -> bool:
+    """Whether it is a description that some version of this package has written."""
+    try:
+        values = json.loads(content)
+    except ValueError:
+        return False
+    return isinstance(values, dict) and values.get("format") == DATASET_FORMAT
 
 
 @contextmanager
@@ -139,7 +147,7 @@ def _upload(scratch: str, root: str, name: str, target: str, summary: Preprocess
         ]
         for path, split in zip(description.split_paths, splits, strict=True)
     ]
-    folder = f"data/{name}-{_generation(description, sources)}"
+    folder = f"data/{name}-{_generation(_owner(scratch), description, sources)}"
     paths = tuple(f"{folder}/{path.rsplit('/', 1)[-1]}" for path in description.split_paths)
     published = replace(description, split_paths=paths)
     mark = storage.join(root, folder, UNFINISHED)
@@ -149,7 +157,7 @@ def _upload(scratch: str, root: str, name: str, target: str, summary: Preprocess
         with ThreadPoolExecutor(_UPLOADS) as pool:
             list(pool.map(partial(_upload_file, folder=_folder_of(place, description)), files))
         write_split(place, replace(split, description=published))
-    earlier = read_description(target).split_paths if storage.exists(target) else ()
+    earlier = _split_paths(target)
     write_description(target, published)
     storage.delete_file(mark)
     _delete_others(root, name, {path.rpartition("/")[0] for path in earlier}, folder)
@@ -159,13 +167,21 @@ def _upload(scratch: str, root: str, name: str, target: str, summary: Preprocess
     return replace(summary, description_path=target, splits=tuple(renamed))
 
 
+def _split_paths(description: str) -> tuple[str, ...]:
+    """What an earlier description names; one of another version names nothing that we know how to delete."""
+    try:
+        return read_description(description).split_paths if storage.exists(description) else ()
+    except DataError:
+        return ()
+
+
 def _folder_of(split_path: str, description: DatasetDescription) -> str:
     """Where a split's shards lie: one that is a single file is named as its shard."""
     return split_path.rpartition("/")[0] if description.merge_output else split_path
 
 
 def _upload_file(source: str, folder: str) -> None:
-    """Upload a file, unless an upload that broke off, or an equal run, has brought it there."""
+    """Upload a file, unless an upload of ours that broke off has brought it there."""
     target = storage.join(folder, source.rsplit("/", 1)[-1])
     if storage.file_bytes(target) != storage.file_bytes(source):
         storage.copy_file(source, target)
@@ -185,9 +201,17 @@ def _delete_others(root: str, name: str, earlier: set[str], folder: str) -> None
         storage.delete_folder(storage.join(root, old))
 
 
-def _generation(description: DatasetDescription, sources: Sequence[Sequence[str]]) -> str:
-    """A name for the content of all files: of other content or settings it is another."""
-    digest = hashlib.sha256(description_text(description).encode())
+def _owner(scratch: str) -> str:
+    """What tells this local folder from those of other machines; it goes with it."""
+    place = storage.join(scratch, "owner")
+    if not storage.exists(place):
+        storage.write_atomic(place, secrets.token_hex(16))
+    return storage.read_text(place)
+
+
+def _generation(owner: str, description: DatasetDescription, sources: Sequence[Sequence[str]]) -> str:
+    """A name for the content of all files: of other content, settings or owner it is another."""
+    digest = hashlib.sha256(f"{owner} {description_text(description)}".encode())
     with ThreadPoolExecutor(_UPLOADS) as pool:
         for one in pool.map(_digest, [path for files in sources for path in files]):
             digest.update(one)

@@ -10,6 +10,7 @@ from sequifier_ray.storage.addresses import (
     file_system,
     is_local,
     join,
+    shown,
 )
 from sequifier_ray.storage.files import (
     FileEntry,
@@ -52,6 +53,7 @@ __all__ = [
     "publish_folder",
     "read_bytes",
     "read_text",
+    "shown",
     "unpublished",
     "write_atomic",
     "writing",

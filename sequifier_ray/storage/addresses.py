@@ -32,8 +32,10 @@ _SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://")
 # What pyarrow would take from an address, behind "?"; any other "?" belongs to a name.
 _OPTION = re.compile(
     r"(scheme|region|location|endpoint_override|project_id|retry_limit_seconds|tenant_id|client_id"
-    r"|client_secret|credential_kind|enable_tls|tls_\w+|allow_\w+|(blob|dfs)_storage_\w+)="
+    r"|client_secret|credential_kind|enable_tls|tls_\w+|allow_\w+|(?:blob|dfs)_storage_\w+"
+    r"|access_key|secret_key|session_token|sig)="
 )
+_SECRET_OPTIONS = ("client_secret", "access_key", "secret_key", "session_token", "sig")
 
 
 def is_local(path: str) -> bool:
@@ -64,7 +66,7 @@ def file_system(path: str) -> tuple[FileSystem, str]:
         inner = unquote(path.removeprefix("file://")) if path.startswith("file://") else path
         return LocalFileSystem(), os.path.abspath(inner)  # links stay as they are
     if problem := address_problem(path):
-        raise DataError(f"{path}: {problem}")
+        raise DataError(f"{shown(path)}: {problem}")
     scheme, _, rest = path.partition("://")
     authority, _, key = rest.partition("/")
     try:
@@ -103,6 +105,12 @@ def _azure(authority: str) -> tuple[FileSystem, str]:
     return AzureFileSystem(account, account_key=key, sas_token=None if key else token, **where), container
 
 
+def shown(path: str) -> str:
+    """A path as messages may show it: of an address with a problem, which may hold a key, only the kind."""
+    scheme, _, rest = path.partition("://")
+    return f"{scheme}://***" if rest.partition("/")[0] and address_problem(path) else path
+
+
 def address_problem(path: str) -> str | None:
     """What keeps an address from naming one place; None for one that does, and for paths.
 
@@ -114,19 +122,26 @@ def address_problem(path: str) -> str | None:
     authority = rest.partition("/")[0]
     if not authority and scheme != "hdfs":
         return "no bucket is named; put one behind the ://"
+    host, _, port = authority.partition(":")
+    if scheme != "hdfs" and host and port.isdigit() and "@" not in host:
+        return (
+            "a server has no place in an address; set AWS_ENDPOINT_URL to it in the environment (Azure: "
+            "AZURE_STORAGE_SERVICE_ENDPOINT), and name the bucket behind the ://"
+        )
     if _has_keys(scheme, authority):
         return (
             "keys have no place in an address, which logs and results show; set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY (Azure: AZURE_STORAGE_KEY) in the environment instead"
         )
-    options = path.partition("?")[2].split("&")
-    if all(map(_OPTION.match, options)):
+    found = [_OPTION.match(option) for option in path.partition("?")[2].split("&")]
+    if all(found) or any(option and option[1] in _SECRET_OPTIONS for option in found):
+        names = ", ".join(option[1] for option in found if option)
         return (
-            f'options ("?{"&".join(options)}") have no place in an address; set AWS_ENDPOINT_URL and '
-            "AWS_REGION (Azure: AZURE_STORAGE_KEY) in the environment instead"
+            f"options ({names}) have no place in an address; set AWS_ENDPOINT_URL and AWS_REGION (Azure: "
+            "AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN) in the environment instead"
         )
     if "#" in authority or "?" in authority:
-        return f'"{authority}" is not the name of a bucket; take out "#" and "?", or put a "/" before them'
+        return 'no bucket has such a name; take out "#" and "?", or put a "/" before them'
     return None
 
 

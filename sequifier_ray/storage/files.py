@@ -91,27 +91,42 @@ def writing(path: str) -> Iterator[NativeFile]:
         yield stream
         with _reporting("write", path):
             stream.close()
-            if is_there:
-                _replace(system, target, inner)
     except BaseException:
         with suppress(OSError):
             stream.close()
         with suppress(OSError):
             system.delete_file(target)
         raise
+    if is_there:
+        with _reporting("write", path):
+            _replace(system, target, inner)
 
 
 def _replace(system: FileSystem, source: str, target: str) -> None:
-    """Give a file the name of another, which goes; on failure both stay. A store copies it by itself."""
-    if system.type_name == "local":
-        system.move(source, target)
+    """Give a file the name of another, which goes; on failure the other stays. A store copies it by itself.
+
+    Raises:
+        DataError: a file that S3 does not copy broke off; both names are told, for the other is cut off too.
+    """
+    if system.type_name == "s3" and system.get_file_info(source).size > _LARGEST_COPY_BYTES:
+        try:
+            with system.open_input_stream(source) as reading, system.open_output_stream(target) as stream:
+                shutil.copyfileobj(reading, stream, _CHUNK_BYTES)
+        except OSError as error:
+            raise DataError(
+                f"cannot write {target}: {error}; what is there is cut off, and all of it lies in {source}: "
+                "run again, or copy it"
+            ) from error
+        system.delete_file(source)
         return
-    if system.get_file_info(source).size <= _LARGEST_COPY_BYTES:
-        system.copy_file(source, target)
-    else:
-        with system.open_input_stream(source) as reading, system.open_output_stream(target) as stream:
-            shutil.copyfileobj(reading, stream, _CHUNK_BYTES)
-    system.delete_file(source)
+    try:
+        if system.type_name == "local":
+            system.move(source, target)
+        else:
+            system.copy_file(source, target)
+    finally:
+        if system.get_file_info(source).is_file:
+            system.delete_file(source)
 
 
 def modified_ns(path: str) -> int:

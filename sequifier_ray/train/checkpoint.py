@@ -115,7 +115,11 @@ class StepFolders:
         if storage.exists(self.folder):
             for name in storage.list_names(self.folder):
                 if name.endswith(".partial"):
-                    _delete(storage.join(self.folder, name), note)
+                    path = storage.join(self.folder, name)
+                    if storage.file_bytes(path) is None:
+                        _delete(path, note)
+                    else:
+                        storage.delete_file(path)
 
 
 def _read_state(path: str) -> tuple[str, TrainState | None]:

@@ -41,6 +41,10 @@ def _clear_unfinished(target: str) -> None:
         for found in storage.list_names(folder):
             if found.startswith(f"{name}.") and found.endswith(".partial"):
                 storage.delete_folder(storage.join(folder, found))
+    if storage.exists(target):
+        for found in storage.list_names(target):
+            if found.endswith(".partial"):
+                storage.delete_file(storage.join(target, found))
 
 
 def withdraw_model(config: TrainConfig, suffix: str) -> None:

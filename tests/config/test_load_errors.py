@@ -126,7 +126,7 @@ from sequifier_ray.errors import ConfigError
         (
             "project_root: .",
             "project_root: s3://AKIA1:secret@bucket/run",
-            "project_root: found s3://***@bucket/run: keys have no place in an address",
+            "project_root: found s3://***: keys have no place in an address",
         ),
         (
             "project_root: .",

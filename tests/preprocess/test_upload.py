@@ -110,18 +110,54 @@ def test_other_content_of_the_same_size_goes_to_another_folder(project: Any, eve
     assert len(names("data")) == 1
 
 
-def test_what_is_there_is_not_uploaded_again(run: Run, requests: Path) -> None:
-    paths = run()
-    shards = [f"{path}/{shard.name}" for path in paths for shard in read_split(f"{ROOT}/{path}").shards]
+def test_an_upload_that_broke_off_goes_on(run: Run, requests: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise DataError("broke off")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(upload, "write_description", fail)
+        with pytest.raises(DataError, match="broke off"):
+            run()
+    [folder] = names("data")
+    shards = [
+        f"data/{folder}/{split}/{shard.name}"
+        for split in names(f"data/{folder}")
+        if split != upload.UNFINISHED
+        for shard in read_split(f"{ROOT}/data/{folder}/{split}").shards
+    ]
     lost = f"{ROOT}/{shards[0]}"
     content = storage.read_bytes(lost)
     storage.write_atomic(lost, content[:-1])
     begin = len(requests.read_text())
-    assert run() == paths
+    assert {path.split("/")[1] for path in run()} == {folder}
+    assert names("data") == [folder]
     assert storage.read_bytes(lost) == content
     sent = [line for line in requests.read_text()[begin:].splitlines() if '"PUT ' in line]
     assert len(shards) > 1
     assert not any(shard in line for shard in shards[1:] for line in sent)
+
+
+def test_equal_runs_of_two_machines_share_no_folder(run: Run, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    results = []
+
+    def publish_too(line: str) -> None:
+        if line.startswith("uploading to"):
+            results.append(run(scratch=str(other)))
+
+    before = run()
+    after = run(report=publish_too)
+    assert len({before, after, *results}) == 3
+    assert names("data") == [after[0].split("/")[1]]
+    assert all(storage.exists(f"{ROOT}/{path}/metadata.json") for path in after)
+
+
+def test_a_description_of_another_version_is_replaced(run: Run) -> None:
+    place = f"{ROOT}/configs/metadata_configs/events.json"
+    storage.write_atomic(place, '{"format": "sequifier_ray.dataset", "version": 99}')
+    paths = run()
+    assert read_description(place).split_paths == paths
 
 
 def test_uploads_that_were_killed_go_in_time_and_nothing_else(
@@ -133,7 +169,7 @@ def test_uploads_that_were_killed_go_in_time_and_nothing_else(
     [new] = {path.split("/")[1] for path in run()}
     assert names("data") == sorted(["events-0000beef", "events-20240101", new])
     monkeypatch.setattr(upload, "_GIVEN_UP_S", -60)
-    run()
+    [new] = {path.split("/")[1] for path in run()}
     assert names("data") == sorted(["events-20240101", new])
     assert upload.UNFINISHED not in names(f"data/{new}")
 
@@ -150,10 +186,14 @@ def test_a_store_that_takes_nothing_is_found_before_any_work(run: Run, scratch: 
 
 def test_what_others_have_put_there_is_told_by_its_address(run: Run) -> None:
     place = f"{ROOT}/configs/metadata_configs/events.json"
-    storage.write_atomic(place, '{"mine": 1}')
-    with pytest.raises(DataError, match=rf"^{place} is in the way of the results .*; move it elsewhere"):
-        run()
-    assert storage.read_text(place) == '{"mine": 1}'
+    foreign = ('{"mine": 1}', "{", '{"n_classes": {}, "id_maps": {}, "split_paths": []}')
+    for content in foreign:
+        storage.write_atomic(place, content)
+        with pytest.raises(DataError, match=rf"^{place} is in the way of the results .*; move it elsewhere"):
+            run()
+        assert storage.read_text(place) == content
+    storage.delete_file(place)
+    run()
 
 
 def test_an_input_in_no_bucket_is_told_as_such(run: Run) -> None:

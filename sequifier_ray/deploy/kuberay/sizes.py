@@ -190,7 +190,8 @@ def _whole(amount: float) -> int:
 def _processes_on_gpus(each: float, config_path: str, gpus: int, world_size: int) -> int:
     if each >= 1:
         processes = min(gpus // int(each), world_size)
-        used, allowed = processes * int(each), f"a multiple of {each:g}, at least {each:g}"
+        used = processes * int(each)
+        allowed = f"a multiple of {each:g}, from {each:g} to {world_size * each:g}"
     else:
         a_gpu = STEPS_PER_UNIT // in_steps(each) if each else 0
         processes = min(gpus * a_gpu, world_size)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sequifier_ray.deploy.slurm.network import address_towards, free_ports, interface_of
 from sequifier_ray.deploy.slurm.plan import Plan, write_token
-from sequifier_ray.deploy.slurm.signals import end_with_parent
+from sequifier_ray.deploy.slurm.signals import ending_with_us
 from sequifier_ray.errors import ClusterError
 
 _MEGABYTE = 1 << 20
@@ -50,7 +50,7 @@ class RayNode:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                preexec_fn=end_with_parent,
+                preexec_fn=ending_with_us(),
             )
 
     def watch(self) -> None:

@@ -188,7 +188,8 @@ def _cpus(wishes: Wishes, config: TrainConfig | None) -> int:
         return wishes.gpus * _CPUS_PER_GPU or _CPUS_WITHOUT_CONFIG
     each = worker_needs(config)["CPU"] if wishes.launcher == "ray" else 1.0
     if config.device == "cuda":
-        [processes] = room(config, wishes.launcher, [NodeSize("", _ENOUGH_CPUS, wishes.gpus)])
+        [has_room] = room(config, wishes.launcher, [NodeSize("", _ENOUGH_CPUS, wishes.gpus)])
+        processes = min(has_room, config.global_training.world_size)
     else:
         together = config.ray.placement_strategy == "STRICT_PACK" and wishes.launcher == "ray"
         processes = -(-config.global_training.world_size // (1 if together else wishes.nodes))

@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 # The one that `sequifier-ray train` takes as: save a checkpoint and end.
@@ -16,10 +17,17 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
-def end_with_parent() -> None:
-    """For a child between fork and exec: SIGTERM once its parent is gone, also where that was killed. Else it
+def ending_with_us() -> Callable[[], None]:
+    """For a child between fork and exec: SIGTERM once this process is gone, also where it was killed. Else it
     would go on for nobody, and srun would wait for it."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    parent = os.getpid()
+
+    def ask_for_signal() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # gone before we asked
+            os._exit(1)
+
+    return ask_for_signal
 
 
 def catches_stop(pid: int) -> bool:

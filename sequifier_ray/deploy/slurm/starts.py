@@ -20,7 +20,11 @@ Steps = set[tuple[str, int]]
 
 def go_on(task: Task, job_id: int, restarts: int, tell: Callable[[str], None]) -> Task:
     """The task of a job that Slurm has started again: it goes on from this job's own checkpoints, whatever
-    the configuration says of the first start."""
+    the configuration says of the first start.
+
+    Raises:
+        DataError: what the earlier starts have left cannot be read.
+    """
     config = task.config
     if config is None:
         return task
@@ -51,8 +55,11 @@ def count_idle_starts(task: Task, job_id: int, restarts: int) -> int:
     none stops only before it has begun: then every start counts."""
     if task.config is None:
         return restarts + 1
-    # Without it this start counts as one that saved something, if anything is there.
-    earlier, at_start, idle_starts = _remembered(task.config, job_id) or (set(), set(), 0)
+    try:
+        # Without it this start counts as one that saved something, if anything is there.
+        earlier, at_start, idle_starts = _remembered(task.config, job_id) or (set(), set(), 0)
+    except DataError:  # it may be whole: what is saved is worth another start, which reads it again
+        return 0 if _has_updates(_steps(task.config)) else 1
     idle_starts = 0 if _has_updates(_steps(task.config) - at_start) else idle_starts + 1
     with suppress(DataError):  # what is saved is worth another start, also where this cannot be written
         _remember(task.config, job_id, earlier, at_start, idle_starts)
@@ -70,11 +77,19 @@ def _remember(config: TrainConfig, job_id: int, earlier: Steps, at_start: Steps,
 
 def _remembered(config: TrainConfig, job_id: int) -> tuple[Steps, Steps, int] | None:
     """Steps before the job's first start and at its latest one, and how many starts before were idle; None
-    where the file is missing or damaged."""
+    where the file is missing or damaged.
+
+    Raises:
+        DataError: the storage did not let us look, which says nothing about the file.
+    """
+    marker = _marker(config, job_id)
+    if not storage.exists(marker):
+        return None
+    content = storage.read_bytes(marker)
     try:
-        values = json.loads(storage.read_text(_marker(config, job_id)))
+        values = json.loads(content)
         return set(map(tuple, values["earlier"])), set(map(tuple, values["at_start"])), values["idle_starts"]
-    except (DataError, ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError):
         return None
 
 

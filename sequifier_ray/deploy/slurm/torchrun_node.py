@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sequifier_ray.deploy.slurm.network import address_towards, interface_of
 from sequifier_ray.deploy.slurm.plan import Plan
-from sequifier_ray.deploy.slurm.signals import StopRequest, children_of, end_with_parent
+from sequifier_ray.deploy.slurm.signals import StopRequest, children_of, ending_with_us
 
 
 class TorchrunNode:
@@ -46,7 +46,7 @@ class TorchrunNode:
             command,
             stdin=subprocess.DEVNULL,
             env=environment,
-            preexec_fn=end_with_parent,
+            preexec_fn=ending_with_us(),
         )
         return self._agent
 

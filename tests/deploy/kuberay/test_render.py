@@ -163,7 +163,7 @@ REFUSED: list[tuple[dict[str, Any], list[str], str]] = [
         [],
         "--gpus-per-worker: found 0, and configs/train.yaml has device: cuda with 1 GPU a process; "
         "allowed: a "
-        "multiple of 1, at least 1",
+        "multiple of 1, from 1 to 2",
     ),
     (
         {},
@@ -177,7 +177,7 @@ REFUSED: list[tuple[dict[str, Any], list[str], str]] = [
         ["--gpus-per-worker", "3"],
         "--gpus-per-worker: found 3, and configs/train.yaml has device: cuda with 2 GPU a process; "
         "allowed: a "
-        "multiple of 2, at least 2",
+        "multiple of 2, from 2 to 4",
     ),
     (
         {**CUDA, "global_training.world_size": 6},
