@@ -48,7 +48,9 @@ def require(problems: list[Problem]) -> None:
 class Section(BaseModel):
     """A frozen mapping of known fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        hide_input_in_errors=True, frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 class Project(Section):

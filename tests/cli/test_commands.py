@@ -158,6 +158,14 @@ def test_an_unknown_launcher(demo: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert err == 'error: --launcher: "rya" is none of auto, ray, torchrun, spawn, local\n'
 
 
+def test_no_traceback_shows_a_key(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for address in ("s3://AKIA1:topsecret@bucket/x", "s3://AKIA1@topsecret:b/p", "s3://b/p?sig=topsecret"):
+        code, _, err = run(capsys, "preprocess", "--set", f"project_root={address}", "--verbose")
+        assert code == 2
+        assert "Traceback" in err
+        assert "topsecret" not in err
+
+
 INTERRUPTED = """
 import os, signal, sys
 from sequifier_ray.cli import main

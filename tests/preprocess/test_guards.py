@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 from typing import Any
 
 import polars as pl
 import pytest
 
-from sequifier_ray.errors import DataError
+from sequifier_ray.errors import ConfigError, DataError
 
 
 def table(values: list[float]) -> pl.DataFrame:
@@ -31,6 +32,17 @@ def test_a_second_run_of_the_same_data_set_is_refused(project: Any) -> None:
     assert sorted(path.name for path in (project.root / "data").rglob("*")) == before
     project.run()
     assert not lock.exists()
+
+
+def test_a_file_system_without_locks_is_told_as_such(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    project.write(table([float(i) for i in range(10)]))
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(ConfigError, match=r"data cannot be worked in .* has no locks \(Function.*-o flock"):
+        project.run()
+    assert list((project.root / "data").glob(".*")) == []
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

@@ -22,7 +22,7 @@ from sequifier_ray.deploy.slurm.allocation import read_allocation
 from sequifier_ray.deploy.slurm.signals import StopRequest, catches_stop
 from sequifier_ray.deploy.slurm.starts import RESUME, count_idle_starts, go_on
 from sequifier_ray.deploy.slurm.task import Task, read_task
-from sequifier_ray.errors import ClusterError, ConfigError
+from sequifier_ray.errors import ClusterError, ConfigError, DataError
 
 PROGRAM = typer.main.get_command(app)
 
@@ -192,6 +192,21 @@ def test_a_lost_memory_of_earlier_starts(content: str | None, project: Path, aga
         "is missing or damaged: the configuration alone says whether the training goes on"
     )
     assert count_idle_starts(again, 12, 2) == 1
+
+
+def test_a_memory_that_cannot_be_read_is_left_as_it_is(project: Path, again: Task) -> None:
+    marker = project / "logs" / "again" / "slurm-12.json"
+    go_on(again, 12, 0, print)
+    _save(project, "own", 5)
+    whole = marker.read_text()
+    marker.unlink()
+    marker.mkdir()  # reading it fails, as in a storage that does not answer
+    with pytest.raises(DataError, match=f"cannot read {marker}"):
+        go_on(again, 12, 1, print)
+    assert count_idle_starts(again, 12, 0) == 0
+    marker.rmdir()
+    marker.write_text(whole)
+    assert go_on(again, 12, 1, print).options[-2:] == ("--set", RESUME)
 
 
 def test_a_warning_that_was_ignored_at_the_start_is_heard_and_ignored_by_no_child() -> None:
