@@ -341,6 +341,6 @@ def _tell(error: Exception, verbose: bool) -> int:
     if verbose:
         import traceback
 
-        sys.stderr.write(masked("".join(traceback.format_exception(error))))
-    sys.stderr.write(text)
+        text = "".join(traceback.format_exception(error)) + text
+    sys.stderr.write(masked(text))
     return code

@@ -14,7 +14,11 @@ _SECRET_OPTION = re.compile(r"([?&](?:sig|\w*(?:secret|password|token|access_key
 
 
 def masked(text: str) -> str:
-    """A text with the passwords and signatures of addresses in it taken out."""
+    """A text with the passwords and signatures of addresses in it taken out.
+
+    >>> masked("http://me:x@y@head:8265, https://a.net/box?sv=1&sig=x, hdfs://nn:8020/user/a@b")
+    'http://***@head:8265, https://a.net/box?sv=1&sig=***, hdfs://nn:8020/user/a@b'
+    """
     return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub("://***@", text))
 
 

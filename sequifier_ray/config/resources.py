@@ -27,6 +27,19 @@ def worker_needs(config: TrainConfig) -> dict[str, float]:
     return {**default, **config.ray.resources_per_worker}
 
 
+def not_offered(config: TrainConfig) -> tuple[list[str], str]:
+    """Resources of a worker that nodes of a cluster made for it do not have, and which they do: without GPUs
+    neither those nor Ray's name for their kind."""
+    has_gpus = config.device == "cuda"
+    offered = ["CPU", "GPU", "memory"] if has_gpus else ["CPU", "memory"]
+    missing = [
+        name
+        for name, amount in config.ray.resources_per_worker.items()
+        if amount and name not in offered and not (has_gpus and name.startswith("accelerator_type:"))
+    ]
+    return missing, f"with device: {config.device}; allowed: {', '.join(offered)}"
+
+
 def workers_fitting(needs: Mapping[str, float], there: Mapping[str, int]) -> int | None:
     """How many workers a node has room for, by the resources that it counts; None if they take none of them.
 

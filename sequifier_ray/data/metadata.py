@@ -189,6 +189,21 @@ def read_description(path: str, field: str = "dataset.part.metadata_config_path"
         return DatasetDescription.from_json(_read(path, DATASET_FORMAT, sequifier_windows.dataset_values))
 
 
+def description_values(path: str) -> dict[str, Any] | None:
+    """The fields of a description that some version of this package has written; None where there is none.
+
+    Raises:
+        DataError: it cannot be read, which says nothing about whose it is.
+    """
+    if storage.file_bytes(path) is None:
+        return None
+    try:
+        values = json.loads(storage.read_bytes(path))
+    except ValueError:
+        return None
+    return values if isinstance(values, dict) and values.get("format") == DATASET_FORMAT else None
+
+
 def metadata_path(split_path: str) -> str:
     """Where the metadata of a split lies: inside its folder, or beside its merged file."""
     for extension in (".csv", ".parquet"):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import queue
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -22,11 +20,11 @@ from sequifier_ray.launch.failures import Failure, describe
 from sequifier_ray.launch.ledger import keep_ledger, ledger_folder
 from sequifier_ray.launch.ranks import leave
 from sequifier_ray.launch.signals import StopSignals
+from sequifier_ray.parent import end_with
 from sequifier_ray.train import engine
 from sequifier_ray.train.worker import WorkerContext
 
 _ECHO_WAIT_S = 2.0
-_PR_SET_PDEATHSIG = 1
 
 
 def run(config: TrainConfig, console: Console) -> dict[str, Any]:
@@ -104,17 +102,9 @@ def _end(workers: list[BaseProcess]) -> None:
         worker.join()
 
 
-def _end_with_parent(parent: int) -> None:
-    """Ask Linux to kill this process when the one that started it ends, however it does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended already
-        os._exit(1)
-
-
 def _work(rank: int, parcel: dict[str, Any], messages: Any, stop: Any) -> None:
     """The life of one rank."""
-    _end_with_parent(parcel["parent"])
+    end_with(parcel["parent"], signal.SIGKILL)
     # A signal to the whole group (^C, a batch system's time limit) asks each process as it asks the parent.
     signals = StopSignals(ends_on_second=False)
     signals.__enter__()

@@ -90,6 +90,7 @@ def _follow(client: BoundedClient, job: str, signals: StopSignals) -> int:
     """
     shown, asked, log, log_due_s = 0, False, "", 0.0
     heard_s = time.monotonic()
+    has_ended = False
     while True:
         try:
             with telling(f"follow the job {job}", "it may go on all the same: look at the dashboard"):
@@ -97,19 +98,24 @@ def _follow(client: BoundedClient, job: str, signals: StopSignals) -> int:
                     client.stop_job(job)
                     asked = True
                 status = client.get_job_info(job)
-                if status.status.is_terminal() or time.monotonic() >= log_due_s:
+                has_ended = status.status.is_terminal()
+            with telling(f"fetch the log of the job {job}", "look at the dashboard"):
+                if has_ended or time.monotonic() >= log_due_s:
                     began_s = time.monotonic()
-                    log = client.get_job_logs(job)
+                    log = client.get_job_logs(job) or log
                     took_s = time.monotonic() - began_s
                     log_due_s = began_s + min(_LOG_PATIENCE * took_s, _LOG_LONGEST_S)
                 heard_s = time.monotonic()
-        except ClusterError:
+        except ClusterError as error:
             if time.monotonic() - heard_s > _SILENCE_S:
-                raise
+                if not has_ended:
+                    raise
+                sys.stderr.write(f"warning: {error}\n")  # the log's node may be gone, and the end is known
+                return _exit_code(status, log)
         else:
             _show(log[shown:])
             shown = len(log)
-            if status.status.is_terminal():
+            if has_ended:
                 return _exit_code(status, log)
         time.sleep(_POLL_S)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sequifier_ray import storage
-from sequifier_ray.data.metadata import DATASET_FORMAT, SPLIT_FORMAT, metadata_path
+from sequifier_ray.data.metadata import SPLIT_FORMAT, description_values, metadata_path
 from sequifier_ray.errors import DataError, SequifierRayError
 from sequifier_ray.preprocess.lock import holding
 
@@ -78,7 +78,7 @@ class Outputs:
         files may have such names too."""
         pattern = re.compile(re.escape(self.name) + rf"-split\d+({re.escape(METADATA_ENDING)})?")
         found = [_published_with(p) for p in self.data_folder.iterdir() if pattern.fullmatch(p.name)]
-        is_ours = _values(self.description).get("format") == DATASET_FORMAT
+        is_ours = description_values(str(self.description)) is not None
         return sorted(name for names in found for name in names) + [DESCRIPTION] * is_ours
 
     def refuse_others(self, entries: Iterable[str]) -> None:

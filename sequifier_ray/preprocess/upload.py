@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import secrets
@@ -18,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from sequifier_ray import storage
 from sequifier_ray.data.metadata import (
-    DATASET_FORMAT,
     DatasetDescription,
     description_text,
+    description_values,
     read_description,
     read_split,
     write_description,
@@ -94,20 +93,11 @@ def _check_store(root: str, description: str) -> None:
         raise ConfigError(
             f"project_root: {error}; name a bucket that exists and that you may write to"
         ) from error
-    if storage.exists(description) and not _is_ours(storage.read_bytes(description)):
+    if storage.exists(description) and description_values(description) is None:
         raise DataError(
             f"{description} is in the way of the results and was not written by `sequifier-ray "
             "preprocess` as it is; move it elsewhere"
         )
-
-
-def _is_ours(content: bytes) -> bool:
-    """Whether it is a description that some version of this package has written."""
-    try:
-        values = json.loads(content)
-    except ValueError:
-        return False
-    return isinstance(values, dict) and values.get("format") == DATASET_FORMAT
 
 
 @contextmanager
@@ -157,7 +147,7 @@ def _upload(scratch: str, root: str, name: str, target: str, summary: Preprocess
         with ThreadPoolExecutor(_UPLOADS) as pool:
             list(pool.map(partial(_upload_file, folder=_folder_of(place, description)), files))
         write_split(place, replace(split, description=published))
-    earlier = _split_paths(target)
+    earlier = (description_values(target) or {}).get("split_paths", ())
     write_description(target, published)
     storage.delete_file(mark)
     _delete_others(root, name, {path.rpartition("/")[0] for path in earlier}, folder)
@@ -165,14 +155,6 @@ def _upload(scratch: str, root: str, name: str, target: str, summary: Preprocess
         replace(one, path=storage.join(root, path)) for one, path in zip(summary.splits, paths, strict=True)
     ]
     return replace(summary, description_path=target, splits=tuple(renamed))
-
-
-def _split_paths(description: str) -> tuple[str, ...]:
-    """What an earlier description names; one of another version names nothing that we know how to delete."""
-    try:
-        return read_description(description).split_paths if storage.exists(description) else ()
-    except DataError:
-        return ()
 
 
 def _folder_of(split_path: str, description: DatasetDescription) -> str:

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from sequifier_ray.errors import DataError
+from sequifier_ray.errors import DataError, masked
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -32,10 +32,8 @@ _SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://")
 # What pyarrow would take from an address, behind "?"; any other "?" belongs to a name.
 _OPTION = re.compile(
     r"(scheme|region|location|endpoint_override|project_id|retry_limit_seconds|tenant_id|client_id"
-    r"|client_secret|credential_kind|enable_tls|tls_\w+|allow_\w+|(?:blob|dfs)_storage_\w+"
-    r"|access_key|secret_key|session_token|sig)="
+    r"|client_secret|credential_kind|enable_tls|tls_\w+|allow_\w+|(blob|dfs)_storage_\w+)="
 )
-_SECRET_OPTIONS = ("client_secret", "access_key", "secret_key", "session_token", "sig")
 
 
 def is_local(path: str) -> bool:
@@ -133,9 +131,9 @@ def address_problem(path: str) -> str | None:
             "keys have no place in an address, which logs and results show; set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY (Azure: AZURE_STORAGE_KEY) in the environment instead"
         )
-    found = [_OPTION.match(option) for option in path.partition("?")[2].split("&")]
-    if all(found) or any(option and option[1] in _SECRET_OPTIONS for option in found):
-        names = ", ".join(option[1] for option in found if option)
+    options = path.partition("?")[2].split("&")
+    if all(map(_OPTION.match, options)) or masked(path) != path:
+        names = ", ".join(option.partition("=")[0] for option in options)
         return (
             f"options ({names}) have no place in an address; set AWS_ENDPOINT_URL and AWS_REGION (Azure: "
             "AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN) in the environment instead"

@@ -85,48 +85,47 @@ def writing(path: str) -> Iterator[NativeFile]:
     system, inner = file_system(path)
     with _reporting("write", path):
         is_there = system.get_file_info(inner).is_file
-        target = f"{inner}.{secrets.token_hex(4)}.partial" if is_there else inner
+        beside = f".{secrets.token_hex(4)}.partial" if is_there else ""
+        target = inner + beside
         stream = system.open_output_stream(target)
     try:
         yield stream
         with _reporting("write", path):
             stream.close()
+            is_large = system.type_name == "s3" and system.get_file_info(target).size > _LARGEST_COPY_BYTES
+            if is_there and not is_large:
+                _replace(system, target, inner)
     except BaseException:
         with suppress(OSError):
             stream.close()
         with suppress(OSError):
             system.delete_file(target)
         raise
-    if is_there:
-        with _reporting("write", path):
-            _replace(system, target, inner)
+    if is_there and is_large:
+        _write_again(system, target, inner, path, path + beside)
 
 
 def _replace(system: FileSystem, source: str, target: str) -> None:
-    """Give a file the name of another, which goes; on failure the other stays. A store copies it by itself.
-
-    Raises:
-        DataError: a file that S3 does not copy broke off; both names are told, for the other is cut off too.
-    """
-    if system.type_name == "s3" and system.get_file_info(source).size > _LARGEST_COPY_BYTES:
-        try:
-            with system.open_input_stream(source) as reading, system.open_output_stream(target) as stream:
-                shutil.copyfileobj(reading, stream, _CHUNK_BYTES)
-        except OSError as error:
-            raise DataError(
-                f"cannot write {target}: {error}; what is there is cut off, and all of it lies in {source}: "
-                "run again, or copy it"
-            ) from error
+    """Give a file the name of another, which goes; on failure both stay. A store copies it by itself."""
+    if system.type_name == "local":
+        system.move(source, target)
+    else:
+        system.copy_file(source, target)
         system.delete_file(source)
-        return
+
+
+def _write_again(system: FileSystem, source: str, target: str, path: str, path_of_source: str) -> None:
+    """``_replace`` for what S3 does not copy: broken off, it leaves the target cut off, and so the source."""
     try:
-        if system.type_name == "local":
-            system.move(source, target)
-        else:
-            system.copy_file(source, target)
-    finally:
-        if system.get_file_info(source).is_file:
-            system.delete_file(source)
+        with system.open_input_stream(source) as reading, system.open_output_stream(target) as stream:
+            shutil.copyfileobj(reading, stream, _CHUNK_BYTES)
+    except OSError as error:
+        raise DataError(
+            f"cannot write {path}: {error}; what is there is cut off, and all of it lies in "
+            f"{path_of_source}: run again, or copy it"
+        ) from error
+    with _reporting("delete", path_of_source):
+        system.delete_file(source)
 
 
 def modified_ns(path: str) -> int:
@@ -174,6 +173,17 @@ def make_folder(path: str) -> None:
     system, inner = file_system(path)
     with _reporting("make the folder", path):
         system.create_dir(inner, recursive=True)
+
+
+def delete_partial(folder: str, of: str = "") -> None:
+    """Delete what killed processes have left beside names that begin with ``of``: files of ``writing`` and
+    folders of ``unpublished``. Only for a folder in which nobody else writes."""
+    if not exists(folder):
+        return
+    for name in list_names(folder):
+        if name.startswith(of) and name.endswith(".partial"):
+            path = join(folder, name)
+            delete_folder(path) if file_bytes(path) is None else delete_file(path)
 
 
 def delete_folder(path: str, missing_ok: bool = True) -> None:

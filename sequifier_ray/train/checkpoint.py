@@ -112,14 +112,10 @@ class StepFolders:
 
     def delete_partial(self, note: Callable[[str], None]) -> None:
         """Delete what a killed run was writing."""
-        if storage.exists(self.folder):
-            for name in storage.list_names(self.folder):
-                if name.endswith(".partial"):
-                    path = storage.join(self.folder, name)
-                    if storage.file_bytes(path) is None:
-                        _delete(path, note)
-                    else:
-                        storage.delete_file(path)
+        try:
+            storage.delete_partial(self.folder)
+        except DataError as error:
+            note(f"{error}; delete by hand what ends with .partial there")
 
 
 def _read_state(path: str) -> tuple[str, TrainState | None]:

@@ -37,14 +37,8 @@ def export_model(config: TrainConfig, description: DatasetDescription, step: Sav
 def _clear_unfinished(target: str) -> None:
     """Delete what exports that were killed have left."""
     folder, _, name = target.rpartition("/")
-    if storage.exists(folder):
-        for found in storage.list_names(folder):
-            if found.startswith(f"{name}.") and found.endswith(".partial"):
-                storage.delete_folder(storage.join(folder, found))
-    if storage.exists(target):
-        for found in storage.list_names(target):
-            if found.endswith(".partial"):
-                storage.delete_file(storage.join(target, found))
+    storage.delete_partial(folder, f"{name}.")
+    storage.delete_partial(target)
 
 
 def withdraw_model(config: TrainConfig, suffix: str) -> None:

@@ -20,6 +20,7 @@ class MetricsFile:
 
     def __init__(self, folder: str, resumed_at: int | None) -> None:
         self._path = storage.join(folder, "metrics.jsonl")
+        storage.delete_partial(folder, "metrics")
         earlier = storage.read_text(self._path) if storage.exists(self._path) else ""
         if resumed_at is None and earlier:
             storage.write_atomic(storage.join(folder, "metrics-previous.jsonl"), earlier)

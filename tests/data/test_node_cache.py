@@ -83,15 +83,17 @@ def test_another_size_than_the_table_says(log: Path, tmp_path: Path) -> None:
     assert not files(tmp_path)
 
 
-def test_a_full_disk_is_said(log: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("there_bytes", "n_bytes"), [(0, 100_000), (12_288, 6_000)])
+def test_a_full_disk_is_said(there_bytes: int, n_bytes: int, log: Path, tmp_path: Path) -> None:
     blocked = tmp_path / "full"
     blocked.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", blocked], check=False).returncode:
         pytest.skip("needs the right to mount a small disk")
     try:
-        address = put("large", b"1" * 100_000)
+        (blocked / "there").write_bytes(b"1" * there_bytes)
+        address = put("large", b"1" * n_bytes)
         message = r"could not be fetched to .*full .*No space left.*shard_cache_path"
-        with pytest.raises(DataError, match=message), NodeCache(str(blocked), 10**6).opened(address, 100_000):
+        with pytest.raises(DataError, match=message), NodeCache(str(blocked), 10**6).opened(address, n_bytes):
             pass
     finally:
         subprocess.run(["umount", "-l", blocked], check=True)

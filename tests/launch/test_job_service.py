@@ -127,7 +127,7 @@ def test_a_job_is_followed_to_its_end(submitted: Submitted, dashboard: Dashboard
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", ["version", "info", "logs"])
+@pytest.mark.parametrize("kind", ["version", "info"])
 def test_one_that_never_answers_is_given_up(kind: str, submitted: Submitted, dashboard: Dashboard) -> None:
     dashboard.freeze(kind)
     code, _, err = submitted()
@@ -220,6 +220,32 @@ def test_a_job_that_is_lost_before_and_after_it_began(submitted: Submitted, dash
     code, _, err = submitted()
     assert code == 4
     assert err.startswith("error: the job failed before it began: Unexpected error: the actor died.")
+
+
+def test_of_a_job_whose_log_is_lost_the_end_is_told_all_the_same(
+    submitted: Submitted, dashboard: Dashboard
+) -> None:
+    dashboard.end = {"status": "FAILED", "driver_exit_code": 5}
+    dashboard.freeze("logs")
+    code, _, err = submitted("--job-id", "a.job-1")
+    assert code == 5
+    assert err == (
+        "warning: cannot fetch the log of the job a.job-1 (no answer within 0.5 s); look at the dashboard\n"
+    )
+
+
+def test_a_log_that_is_there_no_more_was_there(submitted: Submitted, dashboard: Dashboard) -> None:
+    def forget() -> tuple[int, Any]:
+        dashboard.end = {"status": "FAILED", "driver_exit_code": None, "message": "the node died"}
+        dashboard.answers["logs"] = lambda: (200, {"logs": ""})
+        return 200, {"logs": "its log\n"}
+
+    dashboard.end = {"status": "RUNNING", "driver_exit_code": None}
+    dashboard.answers["logs"] = forget
+    code, out, err = submitted()
+    assert code == 4
+    assert out.endswith("its log\n")
+    assert err.startswith("error: the cluster lost the job, which had begun (the node died)")
 
 
 def test_a_web_server_that_is_not_rays(submitted: Submitted, dashboard: Dashboard) -> None:

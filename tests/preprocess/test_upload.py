@@ -155,9 +155,13 @@ def test_equal_runs_of_two_machines_share_no_folder(run: Run, tmp_path: Path) ->
 
 def test_a_description_of_another_version_is_replaced(run: Run) -> None:
     place = f"{ROOT}/configs/metadata_configs/events.json"
-    storage.write_atomic(place, '{"format": "sequifier_ray.dataset", "version": 99}')
+    earlier = "data/events-0000beef/events-split0"
+    text = f'{{"format": "sequifier_ray.dataset", "version": 99, "split_paths": ["{earlier}"]}}'
+    storage.write_atomic(place, text)
+    storage.write_atomic(f"{ROOT}/{earlier}/0.pt", "1")
     paths = run()
     assert read_description(place).split_paths == paths
+    assert names("data") == [paths[0].split("/")[1]]
 
 
 def test_uploads_that_were_killed_go_in_time_and_nothing_else(

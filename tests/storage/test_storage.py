@@ -301,6 +301,34 @@ def test_what_s3_does_not_copy_at_once_is_written_again(bucket: Any, monkeypatch
     assert storage.list_names("s3://things/larger") == ["a"]
 
 
+def test_what_killed_processes_have_left_is_deleted(bucket: Any, tmp_path: Path) -> None:
+    for folder in ("s3://things/killed", str(tmp_path)):
+        for name in ("m.0123abcd.partial", "m-1.partial/a", "m", "other.partial"):
+            storage.write_atomic(f"{folder}/{name}", "1")
+        storage.delete_partial(folder, "m")
+        assert storage.list_names(folder) == ["m", "other.partial"]
+        storage.delete_partial(f"{folder}/gone")
+
+
+def test_no_message_of_a_store_shows_a_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=1&sig=SECRET")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("AZURE_STORAGE_SERVICE_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        threading.Thread(target=_deny, args=(server,), daemon=True).start()
+        with pytest.raises(DataError, match=r"cannot look at abfss://box@account.*sig=\*\*\*") as caught:
+            storage.exists("abfss://box@account.dfs.core.windows.net/a")
+        assert "SECRET" not in str(caught.value)
+
+
+def _deny(server: socket.socket) -> None:
+    """Answer every request as a store does that does not take the signature."""
+    while True:
+        connection, _ = server.accept()
+        connection.recv(1 << 16)
+        connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        connection.close()
+
+
 def test_of_a_broken_copy_all_of_it_stays_beside(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(source: Any, target: Any, size: int) -> None:
         target.write(source.read(2))
@@ -314,7 +342,8 @@ def test_of_a_broken_copy_all_of_it_stays_beside(bucket: Any, monkeypatch: pytes
     ) as caught:
         storage.write_atomic("s3://things/broken/a", "all new")
     [whole] = set(storage.list_names("s3://things/broken")) - {"a"}
-    assert f"things/broken/{whole}: run again" in str(caught.value)
+    assert str(caught.value).startswith("cannot write s3://things/broken/a: ")
+    assert f"lies in s3://things/broken/{whole}: run again" in str(caught.value)
     assert storage.read_text(f"s3://things/broken/{whole}") == "all new"
 
 

@@ -10,11 +10,18 @@ from pathlib import PurePosixPath
 
 from sequifier_ray import storage
 from sequifier_ray.config.positions import read_yaml
-from sequifier_ray.config.resources import STEPS_PER_UNIT, in_steps, worker_needs, workers_fitting
+from sequifier_ray.config.resources import (
+    STEPS_PER_UNIT,
+    in_steps,
+    not_offered,
+    worker_needs,
+    workers_fitting,
+)
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.deploy.kuberay.manifests import PROJECT_FOLDER, Deployment
 from sequifier_ray.deploy.kuberay.words import (
     MOST_CPUS,
+    MOST_MEMORY,
     check_image,
     check_name,
     check_object_name,
@@ -209,15 +216,10 @@ def _processes_on_gpus(each: float, config_path: str, gpus: int, world_size: int
 def _check_placement(config: TrainConfig, config_path: str, processes: int, pods: int) -> None:
     """Refuse what pods of this size can never hold, which a job would wait for until its deadline."""
     strategy = config.ray.placement_strategy
-    # What a pod offers; Ray tells the kind of its GPUs as a resource of its own.
-    offered = ("CPU", "GPU", "memory") if config.device == "cuda" else ("CPU", "memory")
+    missing, allowed = not_offered(config)
     texts = [
-        f"ray.resources_per_worker: found {name}, which worker pods do not offer with device: "
-        f"{config.device}; allowed: {', '.join(offered)}"
-        for name, amount in config.ray.resources_per_worker.items()
-        if amount
-        and name not in offered
-        and not (config.device == "cuda" and name.startswith("accelerator_type:"))
+        f"ray.resources_per_worker: found {name}, which worker pods do not offer {allowed}"
+        for name in missing
     ]
     if strategy == "STRICT_SPREAD" and processes > 1:
         texts.append(
@@ -237,6 +239,11 @@ def _check_placement(config: TrainConfig, config_path: str, processes: int, pods
 def _memory(config: TrainConfig, config_path: str, wishes: Wishes, processes: int) -> str:
     """A pod's memory, in which the bytes fit that Ray is to keep for each process."""
     kept_mi = math.ceil(processes * config.ray.resources_per_worker.get("memory", 0.0) / (1 << 20))
+    if kept_mi > mebibytes(MOST_MEMORY):
+        raise ConfigError(
+            f"{config_path}: ray.resources_per_worker.memory: a pod's processes ({processes}) take "
+            f"{kept_mi:.3g}Mi; no machine has more than {MOST_MEMORY}: it is in bytes"
+        )
     if wishes.memory_per_worker is None:
         each = _MEMORY_GI_PER_GPU if wishes.gpus_per_worker else _MEMORY_GI_PER_CPU_PROCESS
         return f"{max(each * processes, math.ceil(kept_mi / 1024))}Gi"

@@ -17,7 +17,7 @@ _DNS_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _DNS_NAME = rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*"
 _QUANTITY = re.compile(r"([1-9][0-9]{0,8})(Mi|Gi|Ti)")
 _MEBI = {"Mi": 1, "Gi": 1 << 10, "Ti": 1 << 20}
-_MOST = "100000Ti"
+MOST_MEMORY = "100000Ti"
 # The grammar of the OCI's distribution specification.
 _COMPONENT = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _IMAGE = re.compile(
@@ -51,8 +51,8 @@ def check_quantity(option: str, quantity: str, least: str) -> None:
         raise ConfigError(
             f'{option}: found "{quantity}"; allowed: a whole number with Mi, Gi or Ti, as in 16Gi'
         )
-    if not mebibytes(least) <= mebibytes(quantity) <= mebibytes(_MOST):
-        raise ConfigError(f"{option}: found {quantity}; allowed: from {least} to {_MOST}")
+    if not mebibytes(least) <= mebibytes(quantity) <= mebibytes(MOST_MEMORY):
+        raise ConfigError(f"{option}: found {quantity}; allowed: from {least} to {MOST_MEMORY}")
 
 
 def check_image(image: str, ray_version: str) -> None:

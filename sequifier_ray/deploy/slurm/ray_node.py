@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from sequifier_ray.deploy.slurm.network import address_towards, free_ports, interface_of
 from sequifier_ray.deploy.slurm.plan import Plan, write_token
-from sequifier_ray.deploy.slurm.signals import ending_with_us
 from sequifier_ray.errors import ClusterError
+from sequifier_ray.parent import end_with
 
 _MEGABYTE = 1 << 20
 _STORE_SHARE = 0.2
@@ -50,7 +52,7 @@ class RayNode:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                preexec_fn=ending_with_us(),
+                preexec_fn=partial(end_with, os.getpid(), signal.SIGTERM),  # srun would wait for it
             )
 
     def watch(self) -> None:

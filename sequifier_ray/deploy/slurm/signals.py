@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 # The one that `sequifier-ray train` takes as: save a checkpoint and end.
 STOP_SIGNAL = signal.SIGUSR1
-
-
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
-
-
-def ending_with_us() -> Callable[[], None]:
-    """For a child between fork and exec: SIGTERM once this process is gone, also where it was killed. Else it
-    would go on for nobody, and srun would wait for it."""
-    parent = os.getpid()
-
-    def ask_for_signal() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # gone before we asked
-            os._exit(1)
-
-    return ask_for_signal
 
 
 def catches_stop(pid: int) -> bool:

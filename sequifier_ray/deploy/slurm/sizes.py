@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sequifier_ray.config.resources import worker_needs, workers_fitting
+from sequifier_ray.config.resources import not_offered, worker_needs, workers_fitting
 from sequifier_ray.config.train import TrainConfig
 from sequifier_ray.errors import ClusterError, ConfigError
 
@@ -50,16 +50,15 @@ def room(config: TrainConfig, launcher: str, nodes: Sequence[NodeSize]) -> list[
     strategy = None
     if launcher == "ray":
         needs, strategy = worker_needs(config), config.ray.placement_strategy
+        missing, allowed = not_offered(config)
+        if missing:
+            raise ConfigError(
+                f"ray.resources_per_worker: found {missing[0]}, which nodes of a job do not offer {allowed}"
+            )
     if needs.get("GPU") == 0 and config.device == "cuda":
         raise ConfigError(
             "ray.resources_per_worker.GPU: found 0 with device: cuda; allowed: more than 0, as in GPU: 1"
         )
-    for name, amount in needs.items():
-        if amount and name not in ("CPU", "GPU", "memory") and not name.startswith("accelerator_type:"):
-            raise ConfigError(
-                f"ray.resources_per_worker: found {name}, which nodes of a job do not offer; allowed: CPU, "
-                "GPU, memory"
-            )
     rooms = []
     for node in nodes:
         fitting = workers_fitting(needs, {"CPU": node.cpus, "GPU": node.gpus})

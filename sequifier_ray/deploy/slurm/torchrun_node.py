@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from sequifier_ray.deploy.slurm.network import address_towards, interface_of
 from sequifier_ray.deploy.slurm.plan import Plan
-from sequifier_ray.deploy.slurm.signals import StopRequest, children_of, ending_with_us
+from sequifier_ray.deploy.slurm.signals import StopRequest, children_of
+from sequifier_ray.parent import end_with
 
 
 class TorchrunNode:
@@ -46,7 +49,7 @@ class TorchrunNode:
             command,
             stdin=subprocess.DEVNULL,
             env=environment,
-            preexec_fn=ending_with_us(),
+            preexec_fn=partial(end_with, os.getpid(), signal.SIGTERM),  # srun would wait for it
         )
         return self._agent
 

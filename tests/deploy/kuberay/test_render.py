@@ -232,6 +232,18 @@ REFUSED: list[tuple[dict[str, Any], list[str], str]] = [
         "configs/train.yaml: ray.resources_per_worker.memory, in bytes); allowed: at least 8192Mi",
     ),
     (
+        {"ray.resources_per_worker": {"memory": 1e18}},
+        [],
+        "configs/train.yaml: ray.resources_per_worker.memory: a pod's processes (1) take 9.54e+11Mi; no "
+        "machine has more than 100000Ti: it is in bytes",
+    ),
+    (
+        CUDA,
+        ["--gpus-per-worker", "4"],
+        "--gpus-per-worker: found 4, and configs/train.yaml has device: cuda with 1 GPU a process; allowed: "
+        "a multiple of 1, from 1 to 2",
+    ),
+    (
         {**CUDA, "ray.placement_strategy": "STRICT_SPREAD"},
         ["--gpus-per-worker", "2"],
         "configs/train.yaml: ray.placement_strategy: found STRICT_SPREAD, and a worker pod holds 2 "

@@ -159,8 +159,9 @@ def test_starts_without_an_update_are_counted(project: Path, again: Task) -> Non
 
 def test_a_part_ends_with_the_node_s_process_when_that_is_killed() -> None:
     script = (
-        "import subprocess, time; from sequifier_ray.deploy.slurm.signals import ending_with_us\n"
-        "print(subprocess.Popen(['sleep', '60'], preexec_fn=ending_with_us()).pid, flush=True)\n"
+        "import os, signal, subprocess, time; from functools import partial\n"
+        "from sequifier_ray.parent import end_with; ending = partial(end_with, os.getpid(), signal.SIGTERM)\n"
+        "print(subprocess.Popen(['sleep', '60'], preexec_fn=ending).pid, flush=True)\n"
         "time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as node:

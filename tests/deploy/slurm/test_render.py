@@ -135,6 +135,15 @@ def test_cpus_for_what_a_worker_takes(
     assert f"#SBATCH --cpus-per-task={cpus}\n" in script
 
 
+def test_a_node_holds_no_more_processes_than_there_are(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _configure(project, 16, "cuda", min_world_size=8, resources_per_worker={"GPU": 0.01})
+    code, script, _ = _render(capsys, "--nodes", "2", "--gpus-per-node", "1")
+    assert code == 0
+    assert "#SBATCH --cpus-per-task=16\n" in script
+
+
 def test_gpus_that_stay_idle_are_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _configure(project, 6, "cuda", min_world_size=2)
     code, script, said = _render(
@@ -248,7 +257,8 @@ PLACEMENTS = [
         8,
         {"resources_per_worker": {"spot": 1}},
         "--gpus-per-node 4",
-        "ray.resources_per_worker: found spot, which nodes of a job do not offer; allowed: CPU, GPU, memory",
+        "ray.resources_per_worker: found spot, which nodes of a job do not offer with device: cuda; allowed: "
+        "CPU, GPU, memory",
     ),
     (
         8,
